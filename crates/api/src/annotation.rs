@@ -1,0 +1,201 @@
+//! Annotation keys, finalizers, and the values of our own annotations.
+
+use std::{fmt, str::FromStr};
+
+/// How long pod volume operations of a backup or restore may take.
+pub const POD_VOLUME_TIMEOUT: &str = "velero.io/pod-volume-timeout";
+/// Git version of the cluster that a backup is from.
+pub const SOURCE_CLUSTER_GIT_VERSION: &str = "velero.io/source-cluster-k8s-gitversion";
+/// Major version of the cluster that a backup is from.
+pub const SOURCE_CLUSTER_MAJOR_VERSION: &str = "velero.io/source-cluster-k8s-major-version";
+/// Minor version of the cluster that a backup is from.
+pub const SOURCE_CLUSTER_MINOR_VERSION: &str = "velero.io/source-cluster-k8s-minor-version";
+/// The server's resource timeout, for plugins.
+pub const RESOURCE_TIMEOUT: &str = "velero.io/resource-timeout";
+/// ConfigMap with cluster-wide volume policies that a backup used.
+pub const GLOBAL_VOLUME_POLICY: &str = "velero.io/global-backup-volume-policy-configmap";
+/// Volumes of a pod to copy file by file, separated by commas.
+pub const BACKUP_VOLUMES: &str = "backup.velero.io/backup-volumes";
+/// Volumes of a pod not to copy file by file, separated by commas.
+pub const BACKUP_VOLUMES_EXCLUDES: &str = "backup.velero.io/backup-volumes-excludes";
+/// Set by an item action: the object is not to be taken after all.
+pub const SKIP_FROM_BACKUP: &str = "velero.io/skip-from-backup";
+/// Set by an item action: its additional items are taken though filters exclude them.
+pub const MUST_INCLUDE_ON_BACKUP: &str = "backup.velero.io/must-include-additional-items";
+/// Set by an item action: its additional items are restored though filters exclude them.
+pub const MUST_INCLUDE_ON_RESTORE: &str = "restore.velero.io/must-include-additional-items";
+/// On a claim that has no CSI snapshot, since its volume is not a CSI one.
+pub const SKIPPED_NO_CSI_PV: &str = "backup.velero.io/skipped-no-csi-pv";
+/// `"true"` or `"false"`: whether an object's status is restored, whatever the spec says.
+pub const RESTORE_STATUS: &str = "velero.io/restore-status";
+/// Name that a restored PersistentVolume had in the backup.
+pub const ORIGINAL_PV_NAME: &str = "velero.io/original-pv-name";
+/// Claim that a PodVolumeBackup is of.
+pub const PVC_NAME: &str = "velero.io/pvc-name";
+/// DataUpload of a claim.
+pub const DATA_UPLOAD_NAME: &str = "velero.io/data-upload-name";
+
+/// Handle of a CSI snapshot at its driver.
+pub const VOLUME_SNAPSHOT_HANDLE: &str = "velero.io/csi-volumesnapshot-handle";
+/// Size of the volume that a CSI snapshot needs.
+pub const VOLUME_SNAPSHOT_RESTORE_SIZE: &str = "velero.io/csi-volumesnapshot-restore-size";
+/// Driver of a CSI snapshot.
+pub const CSI_DRIVER_NAME: &str = "velero.io/csi-driver-name";
+/// Deletion policy that a VolumeSnapshotContent had.
+pub const CSI_DELETION_POLICY: &str = "velero.io/csi-vsc-deletion-policy";
+/// Handle of a CSI group snapshot at its driver.
+pub const VOLUME_GROUP_SNAPSHOT_HANDLE: &str = "velero.io/csi-volumegroupsnapshot-handle";
+/// VolumeSnapshotClass to use: on a claim as it is, on a backup followed by `_<driver>`.
+pub const VOLUME_SNAPSHOT_CLASS: &str = "velero.io/csi-volumesnapshot-class";
+/// VolumeGroupSnapshotClass to use for a claim.
+pub const VOLUME_GROUP_SNAPSHOT_CLASS: &str = "velero.io/csi-volume-group-snapshot-class";
+/// VolumeGroupSnapshotClass to use for a backup, followed by the driver.
+pub const VOLUME_GROUP_SNAPSHOT_CLASS_PREFIX: &str = "velero.io/csi-volumegroupsnapshot-class_";
+/// `"true"` on the VolumeSnapshotClass that Kubernetes uses for its driver.
+pub const DEFAULT_SNAPSHOT_CLASS: &str = "snapshot.storage.kubernetes.io/is-default-class";
+/// Secret for listing snapshots.
+pub const SNAPSHOTTER_LIST_SECRET_NAME: &str = "csi.storage.k8s.io/snapshotter-list-secret-name";
+/// Namespace of that Secret.
+pub const SNAPSHOTTER_LIST_SECRET_NAMESPACE: &str =
+    "csi.storage.k8s.io/snapshotter-list-secret-namespace";
+/// Secret for making and deleting snapshots.
+pub const SNAPSHOTTER_SECRET_NAME: &str = "csi.storage.k8s.io/snapshotter-secret-name";
+/// Namespace of that Secret.
+pub const SNAPSHOTTER_SECRET_NAMESPACE: &str = "csi.storage.k8s.io/snapshotter-secret-namespace";
+
+/// Hooks that a pod asks for itself.
+pub mod hook {
+    /// Container of a pre-hook on backup.
+    pub const PRE_CONTAINER: &str = "pre.hook.backup.velero.io/container";
+    /// Command of a pre-hook on backup, a text or a JSON list.
+    pub const PRE_COMMAND: &str = "pre.hook.backup.velero.io/command";
+    /// What the failure of a pre-hook on backup means.
+    pub const PRE_ON_ERROR: &str = "pre.hook.backup.velero.io/on-error";
+    /// How long a pre-hook on backup may run.
+    pub const PRE_TIMEOUT: &str = "pre.hook.backup.velero.io/timeout";
+    /// Container of a post-hook on backup.
+    pub const POST_CONTAINER: &str = "post.hook.backup.velero.io/container";
+    /// Command of a post-hook on backup, a text or a JSON list.
+    pub const POST_COMMAND: &str = "post.hook.backup.velero.io/command";
+    /// What the failure of a post-hook on backup means.
+    pub const POST_ON_ERROR: &str = "post.hook.backup.velero.io/on-error";
+    /// How long a post-hook on backup may run.
+    pub const POST_TIMEOUT: &str = "post.hook.backup.velero.io/timeout";
+    /// Container of a pre-hook on backup, in its oldest spelling.
+    pub const OLD_CONTAINER: &str = "hook.backup.velero.io/container";
+    /// Command of a pre-hook on backup, in its oldest spelling.
+    pub const OLD_COMMAND: &str = "hook.backup.velero.io/command";
+    /// What its failure means, in its oldest spelling.
+    pub const OLD_ON_ERROR: &str = "hook.backup.velero.io/on-error";
+    /// How long it may run, in its oldest spelling.
+    pub const OLD_TIMEOUT: &str = "hook.backup.velero.io/timeout";
+    /// Container of a hook after restore.
+    pub const RESTORE_CONTAINER: &str = "post.hook.restore.velero.io/container";
+    /// Command of a hook after restore.
+    pub const RESTORE_COMMAND: &str = "post.hook.restore.velero.io/command";
+    /// What the failure of a hook after restore means.
+    pub const RESTORE_ON_ERROR: &str = "post.hook.restore.velero.io/on-error";
+    /// How long a hook after restore may run.
+    pub const RESTORE_EXEC_TIMEOUT: &str = "post.hook.restore.velero.io/exec-timeout";
+    /// How long a hook after restore waits for its container.
+    pub const RESTORE_WAIT_TIMEOUT: &str = "post.hook.restore.velero.io/wait-timeout";
+    /// Whether a hook after restore waits until its container is ready.
+    pub const RESTORE_WAIT_FOR_READY: &str = "post.hook.restore.velero.io/wait-for-ready";
+    /// Image of an init container to add on restore.
+    pub const INIT_IMAGE: &str = "init.hook.restore.velero.io/container-image";
+    /// Name of an init container to add on restore.
+    pub const INIT_NAME: &str = "init.hook.restore.velero.io/container-name";
+    /// Command of an init container to add on restore.
+    pub const INIT_COMMAND: &str = "init.hook.restore.velero.io/command";
+    /// How long an init container added on restore may take.
+    pub const INIT_TIMEOUT: &str = "init.hook.restore.velero.io/timeout";
+}
+
+/// Finalizers, which hold an object back until its data is gone.
+pub mod finalizer {
+    /// On restores, until their files in the bucket are gone.
+    pub const RESTORE: &str = "restores.velero.io/external-resources-finalizer";
+    /// On DataUploads and DataDownloads at work.
+    pub const DATA_MOVE: &str = "velero.io/data-upload-download-finalizer";
+    /// On PodVolumeBackups and PodVolumeRestores at work.
+    pub const POD_VOLUME: &str = "velero.io/pod-volume-finalizer";
+    /// On VolumeSnapshotContents in use.
+    pub const VOLUME_SNAPSHOT_CONTENT: &str = "velero.io/volume-snapshot-content-protect-finalizer";
+}
+
+/// `"true"` on a Backup or Restore that is to be stopped.
+pub const CANCEL: &str = "bowline.io/cancel";
+/// Whether snapshots are uploaded, on a Backup or VolumeSnapshotLocation; see [`SnapshotType`].
+pub const SNAPSHOT_TYPE: &str = "bowline.io/snapshot-type";
+/// Tag on a snapshot: the request that it answers, so that asking twice makes one.
+pub const REQUEST_ID: &str = "bowline.io/request-id";
+/// On our CRDs: the version of Bowline that wrote them.
+pub const CRD_VERSION: &str = "bowline.io/crd-version";
+
+/// Whether volume snapshots stay where they were taken or are uploaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum SnapshotType {
+    /// Uploaded if the plugin can.
+    #[default]
+    Auto,
+    /// Uploaded; a plugin that cannot is mentioned in the results.
+    Cloud,
+    /// Never uploaded.
+    Local,
+}
+
+/// The text is not a snapshot type.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown snapshot type {0:?}: expected auto, cloud or local")]
+pub struct UnknownSnapshotType(String);
+
+impl SnapshotType {
+    /// The annotation's value.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Cloud => "cloud",
+            Self::Local => "local",
+        }
+    }
+}
+
+impl fmt::Display for SnapshotType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl FromStr for SnapshotType {
+    type Err = UnknownSnapshotType;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "cloud" => Ok(Self::Cloud),
+            "local" => Ok(Self::Local),
+            other => Err(UnknownSnapshotType(other.to_owned())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn snapshot_types_read_what_they_print() {
+        for type_ in [SnapshotType::Auto, SnapshotType::Cloud, SnapshotType::Local] {
+            assert_eq!(type_.to_string().parse(), Ok(type_));
+        }
+    }
+
+    #[test]
+    fn an_unknown_snapshot_type_is_told_what_is_allowed() {
+        let error = "remote".parse::<SnapshotType>().unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "unknown snapshot type \"remote\": expected auto, cloud or local"
+        );
+    }
+}

@@ -1,0 +1,17 @@
+//! Condition types that Bowline writes into the status of a Backup or Restore.
+//!
+//! Velero's phases have no word for a cancelled run and its tools would hang on a new one, so
+//! such a run ends `Failed` and these say the rest. `status.conditions` is the only field that
+//! we add to Velero's kinds.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
+/// The run is being cancelled; its operations have been told.
+pub const CANCELING: &str = "Canceling";
+/// The run was cancelled and is over.
+pub const CANCELED: &str = "Canceled";
+
+/// Whether a condition of this type is there and true.
+pub fn is_true(conditions: &[Condition], type_: &str) -> bool {
+    conditions.iter().any(|condition| condition.type_ == type_ && condition.status == "True")
+}

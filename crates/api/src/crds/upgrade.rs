@@ -1,0 +1,278 @@
+//! Whether an installed definition is to be replaced: decided here, done elsewhere.
+//!
+//! # Guarantee
+//!
+//! `install` never takes anything away. Replacing a definition by an older one makes the API
+//! server drop fields that are in the newer one only, from every object that is written
+//! afterwards, by anybody. So an installed definition is left alone if it is newer than ours,
+//! that is, if one of these holds:
+//!
+//! - it carries a greater `bowline.io/crd-version` than ours;
+//! - it serves a version that ours does not have;
+//! - its schema has a property that ours does not have.
+//!
+//! The last two find a newer Velero's definition, which says nothing about its version.
+//!
+//! # Caveat
+//!
+//! A definition so old that Velero has since removed a field from it looks newer, too. It is then
+//! kept and reported, which is the safe mistake.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceDefinition, CustomResourceDefinitionSpec, CustomResourceDefinitionVersion,
+    CustomResourceSubresources, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
+};
+use kube::ResourceExt;
+use semver::Version;
+
+use crate::{annotation, label};
+
+/// What to do with one definition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Plan {
+    /// It is not there.
+    Create,
+    /// It is there and lacks something of ours.
+    Update,
+    /// It is there and says the same.
+    UpToDate,
+    /// It is there and newer than ours.
+    KeepNewer {
+        /// What it has and ours lacks: `bowline.io/crd-version=1.2.3`, a version such as `v2`, or
+        /// a property such as `v1:spec.hooks.resources[].name`.
+        unknown_to_us: Vec<String>,
+    },
+}
+
+/// Compares an installed definition with ours, see the module's rules.
+pub fn plan(installed: Option<&CustomResourceDefinition>, ours: &CustomResourceDefinition) -> Plan {
+    let Some(installed) = installed else {
+        return Plan::Create;
+    };
+    let unknown_to_us = newer_than(installed, ours);
+    if !unknown_to_us.is_empty() {
+        return Plan::KeepNewer { unknown_to_us };
+    }
+    if normal(&installed.spec) == normal(&ours.spec) && has_marks_of(installed, ours) {
+        Plan::UpToDate
+    } else {
+        Plan::Update
+    }
+}
+
+/// Whether the version and label that ours carries are there.
+fn has_marks_of(installed: &CustomResourceDefinition, ours: &CustomResourceDefinition) -> bool {
+    crd_version(installed) == crd_version(ours)
+        && installed.labels().get(label::COMPONENT) == ours.labels().get(label::COMPONENT)
+}
+
+/// What the installed definition has and ours lacks.
+fn newer_than(
+    installed: &CustomResourceDefinition,
+    ours: &CustomResourceDefinition,
+) -> Vec<String> {
+    let mut unknown = Vec::new();
+    if let Some(version) = crd_version(installed).filter(|v| Some(v) > crd_version(ours).as_ref()) {
+        unknown.push(format!("{}={version}", annotation::CRD_VERSION));
+    }
+    for version in &installed.spec.versions {
+        match ours.spec.versions.iter().find(|known| known.name == version.name) {
+            Some(known) => {
+                let missing =
+                    properties(version).difference(&properties(known)).cloned().collect::<Vec<_>>();
+                unknown.extend(missing.iter().map(|path| format!("{}:{path}", version.name)));
+            }
+            None if version.served => unknown.push(version.name.clone()),
+            None => {}
+        }
+    }
+    unknown
+}
+
+/// The version of Bowline that wrote a definition; nothing if none did, or if it is unreadable.
+fn crd_version(crd: &CustomResourceDefinition) -> Option<Version> {
+    crd.annotations().get(annotation::CRD_VERSION)?.parse().ok()
+}
+
+/// The paths of all properties in a version's schema.
+fn properties(version: &CustomResourceDefinitionVersion) -> BTreeSet<String> {
+    let mut paths = BTreeSet::new();
+    let schema = version.schema.as_ref().and_then(|schema| schema.open_api_v3_schema.as_ref());
+    if let Some(schema) = schema {
+        add_properties(schema, "", &mut paths);
+    }
+    paths
+}
+
+fn add_properties(schema: &JSONSchemaProps, path: &str, paths: &mut BTreeSet<String>) {
+    for (name, property) in schema.properties.iter().flatten() {
+        let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+        add_properties(property, &path, paths);
+        paths.insert(path);
+    }
+    if let Some(JSONSchemaPropsOrArray::Schema(items)) = &schema.items {
+        add_properties(items, &format!("{path}[]"), paths);
+    }
+    if let Some(JSONSchemaPropsOrBool::Schema(values)) = &schema.additional_properties {
+        add_properties(values, &format!("{path}{{}}"), paths);
+    }
+}
+
+/// A spec without what the API server fills in by itself.
+fn normal(spec: &CustomResourceDefinitionSpec) -> CustomResourceDefinitionSpec {
+    let mut spec = spec.clone();
+    let names = &mut spec.names;
+    names.list_kind.get_or_insert_with(|| format!("{}List", names.kind));
+    names.singular.get_or_insert_with(|| names.kind.to_lowercase());
+    names.short_names = names.short_names.take().filter(|names| !names.is_empty());
+    names.categories = names.categories.take().filter(|categories| !categories.is_empty());
+    spec.conversion = spec.conversion.filter(|conversion| conversion.strategy != "None");
+    spec.preserve_unknown_fields = spec.preserve_unknown_fields.filter(|preserve| *preserve);
+    for version in &mut spec.versions {
+        version.deprecated = version.deprecated.filter(|deprecated| *deprecated);
+        let nothing = CustomResourceSubresources::default();
+        version.subresources = version.subresources.take().filter(|sub| *sub != nothing);
+        for column in version.additional_printer_columns.iter_mut().flatten() {
+            column.priority = column.priority.filter(|priority| *priority != 0);
+        }
+    }
+    spec
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+        CustomResourceConversion, CustomResourceDefinitionCondition, CustomResourceDefinitionStatus,
+    };
+
+    use super::*;
+    use crate::crds;
+
+    fn ours() -> CustomResourceDefinition {
+        crds::all().remove(0)
+    }
+
+    fn installed(change: impl FnOnce(&mut CustomResourceDefinition)) -> CustomResourceDefinition {
+        let mut crd = ours();
+        change(&mut crd);
+        crd
+    }
+
+    fn properties_of<'a>(
+        crd: &'a mut CustomResourceDefinition,
+        path: &[&str],
+    ) -> &'a mut std::collections::BTreeMap<String, JSONSchemaProps> {
+        let schema = crd.spec.versions[0].schema.as_mut().unwrap();
+        let mut node = schema.open_api_v3_schema.as_mut().unwrap();
+        for name in path {
+            node = node.properties.as_mut().unwrap().get_mut(*name).unwrap();
+            if let Some(JSONSchemaPropsOrArray::Schema(items)) = &mut node.items {
+                node = items;
+            }
+        }
+        node.properties.get_or_insert_default()
+    }
+
+    fn set_version(crd: &mut CustomResourceDefinition, version: &str) {
+        crd.annotations_mut().insert(annotation::CRD_VERSION.into(), version.into());
+    }
+
+    fn kept(unknown: &[&str]) -> Plan {
+        Plan::KeepNewer { unknown_to_us: unknown.iter().map(|text| (*text).to_owned()).collect() }
+    }
+
+    #[test]
+    fn a_missing_definition_is_created() {
+        assert_eq!(plan(None, &ours()), Plan::Create);
+    }
+
+    #[test]
+    fn every_definition_of_ours_is_up_to_date_when_read_back_with_the_api_servers_additions() {
+        for ours in crds::all() {
+            let mut crd = ours.clone();
+            crd.metadata.uid = Some("1-2-3".into());
+            crd.metadata.generation = Some(7);
+            crd.spec.conversion =
+                Some(CustomResourceConversion { strategy: "None".into(), webhook: None });
+            crd.spec.preserve_unknown_fields = Some(false);
+            crd.spec.names.categories = Some(Vec::new());
+            crd.spec.versions[0].subresources = Some(CustomResourceSubresources::default());
+            crd.status = Some(CustomResourceDefinitionStatus {
+                conditions: Some(vec![CustomResourceDefinitionCondition::default()]),
+                ..CustomResourceDefinitionStatus::default()
+            });
+            assert_eq!(plan(Some(&crd), &ours), Plan::UpToDate);
+
+            // And the other way round: what we leave to the API server, it fills in.
+            let mut sparse = ours.clone();
+            sparse.spec.names.list_kind = None;
+            sparse.spec.names.singular = None;
+            assert_eq!(plan(Some(&ours), &sparse), Plan::UpToDate);
+        }
+    }
+
+    #[test]
+    fn an_older_definition_is_updated() {
+        type Change = fn(&mut CustomResourceDefinition);
+        let older: [(&str, Change); 7] = [
+            ("an older version", |crd| set_version(crd, "0.0.9")),
+            ("a pre-release", |crd| set_version(crd, concat!(env!("CARGO_PKG_VERSION"), "-rc.1"))),
+            ("an unreadable version", |crd| set_version(crd, "yesterday")),
+            ("Velero's, without our mark", |crd| crd.metadata.annotations = None),
+            ("no label", |crd| crd.metadata.labels = None),
+            ("a property less", |crd| {
+                properties_of(crd, &["status"]).remove("conditions");
+            }),
+            ("no short names", |crd| crd.spec.names.short_names = None),
+        ];
+        for (what, change) in older {
+            assert_eq!(plan(Some(&installed(change)), &ours()), Plan::Update, "{what}");
+        }
+    }
+
+    #[test]
+    fn a_newer_definition_is_kept_and_what_it_has_more_is_named() {
+        type Change = fn(&mut CustomResourceDefinition);
+        let newer: [(&[&str], Change); 5] = [
+            (&["bowline.io/crd-version=99.0.0"], |crd| set_version(crd, "99.0.0")),
+            (&["v1:spec.foo", "v1:spec.foo.bar"], |crd| {
+                let foo = JSONSchemaProps {
+                    properties: Some([("bar".into(), JSONSchemaProps::default())].into()),
+                    ..JSONSchemaProps::default()
+                };
+                properties_of(crd, &["spec"]).insert("foo".into(), foo);
+            }),
+            (&["v1:spec.hooks.resources[].sudo"], |crd| {
+                let hook = properties_of(crd, &["spec", "hooks", "resources"]);
+                hook.insert("sudo".into(), JSONSchemaProps::default());
+            }),
+            (&["v2"], |crd| {
+                let mut version = crd.spec.versions[0].clone();
+                version.name = "v2".into();
+                crd.spec.versions.push(version);
+            }),
+            // Newer in one way and older in another: still not replaced.
+            (&["v1:status.mood"], |crd| {
+                set_version(crd, "0.0.1");
+                properties_of(crd, &["status"]).remove("conditions");
+                properties_of(crd, &["status"]).insert("mood".into(), JSONSchemaProps::default());
+            }),
+        ];
+        for (unknown, change) in newer {
+            assert_eq!(plan(Some(&installed(change)), &ours()), kept(unknown));
+        }
+    }
+
+    #[test]
+    fn a_version_that_is_not_served_makes_nothing_newer() {
+        let crd = installed(|crd| {
+            let mut version = crd.spec.versions[0].clone();
+            version.name = "v0".into();
+            version.served = false;
+            crd.spec.versions.push(version);
+        });
+        assert_eq!(plan(Some(&crd), &ours()), Plan::Update);
+    }
+}

@@ -1,0 +1,80 @@
+//! DeleteBackupRequest: remove a backup and its data.
+
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    serde_help::{null_is_empty, spec_may_be_absent},
+    string_set::string_set,
+    unknown::Unknown,
+};
+
+/// Which backup to delete.
+#[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "velero.io",
+    version = "v1",
+    kind = "DeleteBackupRequest",
+    doc = "A request to delete a backup and everything that belongs to it.",
+    namespaced,
+    status = "DeleteBackupRequestStatus",
+    derive = "Default",
+    derive = "PartialEq",
+    shortname = "dbr",
+    printcolumn(name = "BackupName", type_ = "string", json_path = ".spec.backupName"),
+    printcolumn(name = "Status", type_ = "string", json_path = ".status.phase")
+)]
+#[serde(remote = "Self", default, rename_all = "camelCase")]
+#[schemars(extend("required" = ["backupName"]))]
+pub struct DeleteBackupRequestSpec {
+    /// The backup.
+    pub backup_name: String,
+
+    /// Fields of a newer version.
+    #[serde(flatten)]
+    pub unknown: Unknown,
+}
+
+spec_may_be_absent!(DeleteBackupRequestSpec);
+
+/// How the deletion went.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
+pub struct DeleteBackupRequestStatus {
+    /// Whether it was done.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "DeleteBackupRequestPhase")]
+    pub phase: Option<DeleteBackupRequestPhase>,
+
+    /// What could not be deleted, and why.
+    #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("nullable" = true))]
+    pub errors: Vec<String>,
+
+    /// Fields of a newer version.
+    #[serde(flatten)]
+    pub unknown: Unknown,
+}
+
+string_set! {
+    /// Whether a deletion was done.
+    checked DeleteBackupRequestPhase {
+        /// Created, not looked at.
+        New = "New",
+        /// Being done.
+        InProgress = "InProgress",
+        /// Done, with or without errors.
+        Processed = "Processed",
+    }
+}
+
+impl DeleteBackupRequestPhase {
+    /// Whether it was done, with or without errors.
+    pub fn is_terminal(&self) -> bool {
+        match self {
+            Self::New | Self::InProgress | Self::Other(_) => false,
+            Self::Processed => true,
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Label keys, and what fits into a label's value.
+
+use std::borrow::Cow;
+
+use sha2::{Digest, Sha256};
+
+/// Name of the backup that an object belongs to; see [`value`].
+pub const BACKUP_NAME: &str = "velero.io/backup-name";
+/// UID of the backup that an object belongs to.
+pub const BACKUP_UID: &str = "velero.io/backup-uid";
+/// Name of the restore that an object belongs to, or was made by; see [`value`].
+pub const RESTORE_NAME: &str = "velero.io/restore-name";
+/// UID of the restore that an object belongs to.
+pub const RESTORE_UID: &str = "velero.io/restore-uid";
+/// Name of the schedule that made a backup; see [`value`].
+pub const SCHEDULE_NAME: &str = "velero.io/schedule-name";
+/// Name of the storage location of a backup; see [`value`].
+pub const STORAGE_LOCATION: &str = "velero.io/storage-location";
+/// UID of the pod that an object is about.
+pub const POD_UID: &str = "velero.io/pod-uid";
+/// UID of the claim that an object is about.
+pub const PVC_UID: &str = "velero.io/pvc-uid";
+/// Namespace and name of the claim that an object is about.
+pub const PVC_NAMESPACE_NAME: &str = "velero.io/pvc-namespace-name";
+/// Namespace whose volumes a repository holds.
+pub const VOLUME_NAMESPACE: &str = "velero.io/volume-namespace";
+/// Format of a repository.
+pub const REPOSITORY_TYPE: &str = "velero.io/repository-type";
+/// Repository that a maintenance job is for.
+pub const REPOSITORY_NAME: &str = "velero.io/repo-name";
+/// DataUpload that a pod works for.
+pub const DATA_UPLOAD: &str = "velero.io/data-upload";
+/// ConfigMap with the snapshot information of a DataUpload.
+pub const DATA_UPLOAD_SNAPSHOT_INFO: &str = "velero.io/data-upload-snapshot-info";
+/// DataDownload that a pod works for.
+pub const DATA_DOWNLOAD: &str = "velero.io/data-download";
+/// PodVolumeBackup that a pod works for.
+pub const POD_VOLUME_BACKUP: &str = "velero.io/pod-volume-backup";
+/// PodVolumeRestore that a pod works for.
+pub const POD_VOLUME_RESTORE: &str = "velero.io/pod-volume-restore";
+/// Plugin operation that an object belongs to.
+pub const ASYNC_OPERATION_ID: &str = "velero.io/async-operation-id";
+/// Beginning of the operation IDs of DataUploads.
+pub const ASYNC_OPERATION_ID_DATA_UPLOAD: &str = "du-";
+/// Beginning of the operation IDs of DataDownloads.
+pub const ASYNC_OPERATION_ID_DATA_DOWNLOAD: &str = "dd-";
+/// What an object is there for.
+pub const RESOURCE_USAGE: &str = "velero.io/resource-usage";
+/// Value of [`RESOURCE_USAGE`] on the ConfigMap with a DataUpload's result.
+pub const RESOURCE_USAGE_DATA_UPLOAD: &str = "DataUpload";
+/// `"true"` on objects that no backup takes.
+pub const EXCLUDE_FROM_BACKUP: &str = "velero.io/exclude-from-backup";
+/// Groups claims that are snapshotted together, unless the backup names another label.
+pub const VOLUME_GROUP: &str = "velero.io/volume-group";
+/// VolumeSnapshot that an object belongs to.
+pub const VOLUME_SNAPSHOT_NAME: &str = "velero.io/volume-snapshot-name";
+/// `"true"` on the VolumeSnapshotClass to use for its driver.
+pub const VOLUME_SNAPSHOT_CLASS: &str = "velero.io/csi-volumesnapshot-class";
+/// On the VolumeGroupSnapshotClass to use for its driver.
+pub const VOLUME_GROUP_SNAPSHOT_CLASS: &str = "velero.io/csi-volumegroupsnapshot-class";
+/// Claim whose volume is made anew by its storage class.
+pub const DYNAMIC_PV_RESTORE: &str = "velero.io/dynamic-pv-restore";
+/// Why an expired backup could not be deleted.
+pub const GC_FAILURE: &str = "velero.io/gc-failure";
+/// On pods and claims that are made while a snapshot's data is exposed.
+pub const EXPOSE_ON_GOING: &str = "velero.io/expose-on-going";
+/// Groups the pods that expose data.
+pub const EXPOSER_POD_GROUP: &str = "velero.io/exposer-pod-group";
+/// Secret that was copied for a claim that exposes a snapshot.
+pub const BACKUP_PVC_SECRET: &str = "velero.io/backup-pvc-secret";
+/// On ConfigMaps that configure plugins; the plugin's name is another label.
+pub const PLUGIN_CONFIG: &str = "velero.io/plugin-config";
+/// `velero` on everything that belongs to the installation.
+pub const COMPONENT: &str = "component";
+
+/// On the VolumePluginBackups and VolumePluginRestores that the server writes itself.
+pub const MANAGED: &str = "bowline.io/managed";
+
+/// What Kubernetes allows in a label's value.
+const LONGEST_VALUE: usize = 63;
+const HASH_DIGITS: usize = 6;
+
+/// A name as a label's value: the name itself if it fits, else its beginning and six digits of
+/// its hash.
+///
+/// The same as Velero makes, which finds objects by it. A character that would be cut in two is
+/// left out whole; Velero's result is not a text then, nor a label.
+pub fn value(name: &str) -> Cow<'_, str> {
+    if name.len() <= LONGEST_VALUE {
+        return Cow::Borrowed(name);
+    }
+    let beginning = &name[..name.floor_char_boundary(LONGEST_VALUE - HASH_DIGITS)];
+    let hash = Sha256::digest(name.as_bytes());
+    Cow::Owned(format!("{beginning}{:02x}{:02x}{:02x}", hash[0], hash[1], hash[2]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(serde::Deserialize)]
+    struct Row {
+        input: String,
+        output: String,
+    }
+
+    #[test]
+    fn values_are_those_that_velero_makes() {
+        let rows: Vec<Row> =
+            serde_json::from_str(include_str!("../tests/golden/labels.json")).unwrap();
+        assert!(rows.iter().any(|row| row.input != row.output));
+        for row in rows {
+            assert_eq!(value(&row.input), row.output);
+        }
+    }
+
+    #[test]
+    fn a_character_is_never_cut_in_two() {
+        let name = format!("{}{}", "a".repeat(56), "é".repeat(10));
+        let value = value(&name);
+        assert!(value.starts_with(&"a".repeat(56)));
+        assert_eq!(value.len(), 62);
+    }
+}

@@ -1,0 +1,162 @@
+//! What VolumePluginBackup and VolumePluginRestore have in common.
+//!
+//! Any plugin may write these objects, in whatever language it is written, so they are read
+//! generously and written strictly.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{string_set::string_set, unknown::Unknown};
+
+string_set! {
+    /// Where a plugin's work on a volume is. The server writes the known ones; a plugin may
+    /// write any text.
+    open VolumePluginPhase {
+        /// Known of, not begun.
+        New = "New",
+        /// At work.
+        InProgress = "InProgress",
+        /// Done.
+        Completed = "Completed",
+        /// Broken off.
+        Failed = "Failed",
+        /// Stopped on request.
+        Canceled = "Canceled",
+    }
+}
+
+/// How a plugin's work ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum VolumePluginOutcome {
+    /// Well.
+    Completed,
+    /// Not well.
+    Failed,
+    /// It was stopped on request.
+    Canceled,
+}
+
+impl VolumePluginPhase {
+    /// How the work ended, or nothing if it has not, or if the text says nothing to us.
+    /// Upper and lower case are the same.
+    pub fn outcome(&self) -> Option<VolumePluginOutcome> {
+        match self {
+            Self::New | Self::InProgress => None,
+            Self::Completed => Some(VolumePluginOutcome::Completed),
+            Self::Failed => Some(VolumePluginOutcome::Failed),
+            Self::Canceled => Some(VolumePluginOutcome::Canceled),
+            Self::Other(text) => match text.to_ascii_lowercase().as_str() {
+                "completed" => Some(VolumePluginOutcome::Completed),
+                "failed" => Some(VolumePluginOutcome::Failed),
+                "canceled" => Some(VolumePluginOutcome::Canceled),
+                _ => None,
+            },
+        }
+    }
+
+    /// Whether the work is over.
+    pub fn is_terminal(&self) -> bool {
+        self.outcome().is_some()
+    }
+}
+
+/// How many bytes were moved so far.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", from = "ProgressAsRead")]
+pub struct VolumePluginProgress {
+    /// Bytes to move; zero if nobody knows.
+    pub total_bytes: i64,
+
+    /// Bytes moved.
+    pub bytes_done: i64,
+
+    /// Fields of a newer version.
+    #[serde(flatten)]
+    pub unknown: Unknown,
+}
+
+/// The same, in both spellings that plugins use: a Go struct without tags, as in the first
+/// description of these objects, writes capitals.
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
+struct ProgressAsRead {
+    /// Bytes to move; zero if nobody knows.
+    #[schemars(with = "i64")]
+    total_bytes: Option<i64>,
+
+    /// Bytes moved.
+    #[schemars(with = "i64")]
+    bytes_done: Option<i64>,
+
+    /// Other spelling of `totalBytes`.
+    #[serde(rename = "TotalBytes")]
+    #[schemars(with = "i64")]
+    capital_total_bytes: Option<i64>,
+
+    /// Other spelling of `bytesDone`.
+    #[serde(rename = "BytesDone")]
+    #[schemars(with = "i64")]
+    capital_bytes_done: Option<i64>,
+
+    #[serde(flatten)]
+    unknown: Unknown,
+}
+
+impl From<ProgressAsRead> for VolumePluginProgress {
+    fn from(read: ProgressAsRead) -> Self {
+        // Only a plugin writes capitals, and it knows better than whoever wrote the others.
+        Self {
+            total_bytes: read.capital_total_bytes.or(read.total_bytes).unwrap_or_default(),
+            bytes_done: read.capital_bytes_done.or(read.bytes_done).unwrap_or_default(),
+            unknown: read.unknown,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_plugins_terminal_phase_is_known_in_any_case_and_kept_as_written() {
+        for (text, outcome) in [
+            ("Completed", Some(VolumePluginOutcome::Completed)),
+            ("COMPLETED", Some(VolumePluginOutcome::Completed)),
+            ("failed", Some(VolumePluginOutcome::Failed)),
+            ("canceled", Some(VolumePluginOutcome::Canceled)),
+            ("Canceled", Some(VolumePluginOutcome::Canceled)),
+            ("New", None),
+            ("InProgress", None),
+            ("Uploading", None),
+            ("", None),
+        ] {
+            let phase = VolumePluginPhase::from(text);
+            assert_eq!(phase.outcome(), outcome, "{text}");
+            assert_eq!(phase.is_terminal(), outcome.is_some(), "{text}");
+            assert_eq!(phase.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn progress_is_read_in_both_spellings_and_written_in_one() {
+        for read in [
+            json!({ "totalBytes": 9, "bytesDone": 4 }),
+            json!({ "TotalBytes": 9, "BytesDone": 4 }),
+            json!({ "totalBytes": 9, "BytesDone": 4 }),
+            json!({ "totalBytes": 0, "bytesDone": 0, "TotalBytes": 9, "BytesDone": 4 }),
+        ] {
+            let progress: VolumePluginProgress = serde_json::from_value(read).unwrap();
+            let written = serde_json::to_value(progress).unwrap();
+            assert_eq!(written, json!({ "totalBytes": 9, "bytesDone": 4 }));
+        }
+    }
+
+    #[test]
+    fn progress_keeps_what_it_does_not_know() {
+        let read = json!({ "totalBytes": 9, "bytesDone": 4, "files": { "done": 2 } });
+        let progress: VolumePluginProgress = serde_json::from_value(read.clone()).unwrap();
+        assert_eq!(serde_json::to_value(progress).unwrap(), read);
+    }
+}

@@ -1,0 +1,9 @@
+//! Compares our types and CRDs with what Velero's own say; `golden/` made the files.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests may fail as tests do")]
+
+mod crd_parity;
+mod golden;
+mod round_trip;
+mod schema_walk;
+mod yaml;
