@@ -1,0 +1,208 @@
+//! A bed: one private folder, the processes that run in it, and the promise that both go away.
+//!
+//! # Guarantees
+//! When the last clone of a [`Bed`] is dropped, and also when this process panics or is killed in
+//! any way, every process that was started in the bed is ended, theirs included, and the folder is
+//! removed.
+//!
+//! # How
+//! A *janitor*, a shell of a few lines in a process group of its own, waits for the end of its
+//! standard input. We hold the other end of that pipe and never write to it, so the end comes when
+//! we close it or cease to exist. Processes are recognised by [`env::BED`] in their environment,
+//! which they inherit to their children: a process id may have been reused, this cannot be.
+//!
+//! There is one path for the orderly and the disorderly end, so the disorderly one is tested each
+//! time. The alternative, a death signal on each child, does not reach grandchildren, and neither
+//! container shims nor plugin processes die with the server that started them.
+
+use std::ffi::OsStr;
+use std::fs::Permissions;
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Arc;
+
+use crate::env;
+use crate::isolation::Isolation;
+
+/// What the janitor does once nobody holds the bed any more. Arguments: the bed's id, its folder,
+/// whether to keep the folder.
+///
+/// Processes are killed until none is found, a hundred tries at most, since one may be forking.
+/// Control groups that a node made are empty then; only those named after the bed are touched.
+const JANITOR: &str = r#"
+cat >/dev/null
+i=0
+while [ $i -lt 100 ]; do
+  pids=$(grep -lzsx "BOWLINE_BED=$1" /proc/[0-9]*/environ | cut -d/ -f3)
+  [ -z "$pids" ] && break
+  kill -9 $pids 2>/dev/null
+  i=$((i+1)); sleep 0.05
+done
+find /sys/fs/cgroup -depth -type d -path "*/$1*" -exec rmdir {} + 2>/dev/null
+[ "$3" = keep ] && exit 0
+i=0
+while [ -e "$2" ] && [ $i -lt 100 ]; do
+  rm -rf -- "$2" 2>/dev/null
+  i=$((i+1)); [ -e "$2" ] && sleep 0.05
+done
+exit 0
+"#;
+
+/// A private folder and everything that runs in it. Clones share the same bed.
+#[derive(Clone, Debug)]
+pub struct Bed {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    id: String,
+    dir: PathBuf,
+    isolation: Option<Isolation>,
+    janitor: Child,
+    /// Held open for as long as the bed is in use; never written to.
+    lifeline: Option<ChildStdin>,
+}
+
+/// Why a bed could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The private folder could not be created.
+    #[error("cannot create a private folder in {}: {reason}; choose a folder that you can write to", parent.display())]
+    Folder {
+        /// Where it should have been.
+        parent: PathBuf,
+        /// What the system said.
+        reason: io::Error,
+    },
+    /// The janitor could not be started.
+    #[error("cannot start /bin/sh, which cleans up after the test bed")]
+    Janitor(#[source] io::Error),
+    /// The namespaces could not be made.
+    #[error(transparent)]
+    Isolation(#[from] crate::isolation::Error),
+}
+
+impl Bed {
+    /// A bed in the system's folder for temporary files.
+    pub fn new() -> Result<Self, Error> {
+        Self::below(&std::env::temp_dir())
+    }
+
+    /// A bed in a new folder below `parent`.
+    pub fn below(parent: &Path) -> Result<Self, Error> {
+        Self::make(parent, |_, _| Ok(None))
+    }
+
+    /// A bed whose processes live in process, mount and network namespaces of their own, as a real
+    /// node needs them. For root only; see [`crate::isolation`].
+    pub fn isolated() -> Result<Self, Error> {
+        Self::make(&std::env::temp_dir(), |id, dir| Ok(Some(Isolation::enter(id, dir)?)))
+    }
+
+    fn make(
+        parent: &Path,
+        isolation: impl FnOnce(&str, &Path) -> Result<Option<Isolation>, Error>,
+    ) -> Result<Self, Error> {
+        let dir = tempfile::Builder::new()
+            .prefix("bowline-bed-")
+            .rand_bytes(8)
+            .permissions(Permissions::from_mode(0o700))
+            .tempdir_in(parent)
+            .map_err(|reason| Error::Folder { parent: parent.to_owned(), reason })?
+            .keep();
+        let id = dir.file_name().and_then(OsStr::to_str).unwrap_or("bowline-bed").to_owned();
+
+        let mut janitor = Command::new("/bin/sh")
+            .args(["-c", JANITOR, "bowline-janitor", &id])
+            .arg(&dir)
+            .arg(if env::get(env::KEEP).is_some() { "keep" } else { "remove" })
+            .env_remove(env::BED)
+            // Ours may be anything; the tools that it needs are here on every system.
+            .env("PATH", "/usr/bin:/bin:/usr/sbin:/sbin")
+            .current_dir("/")
+            .process_group(0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(Error::Janitor)?;
+        let lifeline = janitor.stdin.take();
+        let mut inner = Inner { id, dir, isolation: None, janitor, lifeline };
+        inner.isolation = isolation(&inner.id, &inner.dir)?;
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// The name of this bed, unique on this machine.
+    pub fn id(&self) -> &str {
+        &self.inner.id
+    }
+
+    /// The private folder.
+    pub fn dir(&self) -> &Path {
+        &self.inner.dir
+    }
+
+    /// The namespaces that this bed's processes run in, if it has its own.
+    pub fn isolation(&self) -> Option<&Isolation> {
+        self.inner.isolation.as_ref()
+    }
+
+    /// Creates a folder in the bed, unless it is there already.
+    pub fn subdir(&self, name: &str) -> io::Result<PathBuf> {
+        let path = self.dir().join(name);
+        std::fs::create_dir_all(&path)?;
+        Ok(path)
+    }
+
+    /// Starts a program that will not outlive the bed, in a process group of its own so that a
+    /// Ctrl-C reaches us first.
+    pub fn spawn(&self, mut command: Command) -> io::Result<Child> {
+        command.env(env::BED, self.id()).process_group(0).stdin(Stdio::null());
+        match self.isolation() {
+            None => command.spawn(),
+            Some(isolation) => isolation.run(move || command.spawn()),
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        drop(self.lifeline.take());
+        // Bounded by the janitor's own loops: ten seconds at the worst.
+        let _ = self.janitor.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dropped_bed_takes_its_folder_and_even_grandchildren_with_it() {
+        let bed = Bed::new().unwrap();
+        let dir = bed.dir().to_owned();
+        let pid_file = dir.join("grandchild");
+        let mut shell = Command::new("/bin/sh");
+        // The shell ends at once; what it started in a session of its own goes on.
+        shell.args(["-c", "setsid sleep 600 & echo $! > $0"]).arg(&pid_file);
+        assert!(bed.spawn(shell).unwrap().wait().unwrap().success());
+        let pid: i32 = std::fs::read_to_string(&pid_file).unwrap().trim().parse().unwrap();
+        assert!(Path::new(&format!("/proc/{pid}")).exists());
+
+        drop(bed);
+
+        assert!(!dir.exists());
+        let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        assert!(state.is_empty() || state.contains(") Z "), "still running: {state}");
+    }
+
+    #[test]
+    fn an_unwritable_parent_is_named_in_the_error() {
+        let error = Bed::below(Path::new("/proc/no-such-folder")).unwrap_err();
+        assert!(error.to_string().contains("/proc/no-such-folder"), "{error}");
+    }
+}

@@ -1,0 +1,272 @@
+//! Builds programs from pinned Go modules into a cache that all clones of this project share.
+//!
+//! # Guarantees
+//! A program is in the cache whole or not at all: it is built elsewhere and moved in. A lock per
+//! module makes parallel tests build once; those that wait say so. The folder's name carries the
+//! version and a hash of the recipe, so that a change of either never finds an old binary.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{self, IsTerminal as _};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use sha2::{Digest as _, Sha256};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::Command;
+
+use crate::env;
+use crate::lock;
+use crate::program::{Module, Program};
+use crate::say::say;
+
+/// How often a build tells how far it is where there is no terminal to draw on.
+const PLAIN_REPORT: Duration = Duration::from_secs(30);
+
+/// How many of the last lines of a failed build are quoted.
+const QUOTED_LINES: usize = 5;
+
+/// Why a program could not be built.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Neither a cache folder nor a home folder is known.
+    #[error("no folder for built binaries: set HOME, or {} to a folder", env::CACHE)]
+    NoCache,
+    /// There is no Go toolchain.
+    #[error(
+        "`go` was not found, and {programs} must be built: install Go 1.26 or newer, or set {} to a folder that has them",
+        env::ASSETS
+    )]
+    NoGo {
+        /// What was to be built.
+        programs: String,
+    },
+    /// The cache cannot be used.
+    #[error("cannot use the cache {}: {reason}; set {} to a folder that you can write to", path.display(), env::CACHE)]
+    Cache {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system said.
+        reason: io::Error,
+    },
+    /// The Go toolchain failed.
+    #[error("cannot build {programs} with `go build`: {reason}")]
+    Build {
+        /// What was to be built.
+        programs: String,
+        /// The last lines it wrote.
+        reason: String,
+    },
+}
+
+/// The folder of built programs.
+#[derive(Clone, Debug)]
+pub struct Cache {
+    root: PathBuf,
+}
+
+impl Cache {
+    /// The user's: [`env::CACHE`], else `bowline` in the XDG cache folder.
+    pub fn of_user() -> Result<Self, Error> {
+        let home = || env::get("HOME").map(|home| Path::new(&home).join(".cache"));
+        let xdg = || env::get("XDG_CACHE_HOME").map(PathBuf::from);
+        env::get(env::CACHE)
+            .map(PathBuf::from)
+            .or_else(|| xdg().or_else(home).map(|cache| cache.join("bowline")))
+            .map(|root| Self::at(&root.join("testbed")))
+            .ok_or(Error::NoCache)
+    }
+
+    /// A cache in a folder of its own.
+    pub fn at(root: &Path) -> Self {
+        Self { root: root.to_owned() }
+    }
+
+    /// The folder itself.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Where a program is once it is built.
+    pub fn path(&self, program: Program) -> PathBuf {
+        self.folder(program.module()).join(program.file_name())
+    }
+
+    /// Builds those of `programs` that are not there yet, module by module.
+    ///
+    /// Dropping the future ends the build.
+    pub(crate) async fn build(&self, programs: &[Program]) -> Result<(), Error> {
+        let mut modules: BTreeMap<&str, Vec<Program>> = BTreeMap::new();
+        for &program in programs {
+            modules.entry(program.module().name).or_default().push(program);
+        }
+        for programs in modules.values() {
+            self.build_module(programs).await?;
+        }
+        Ok(())
+    }
+
+    fn folder(&self, module: &Module) -> PathBuf {
+        let mut hash = Sha256::new();
+        for (_, text) in module.files {
+            hash.update(text);
+        }
+        hash.update(module.ldflags);
+        let hash = hex::encode(hash.finalize());
+        let short = hash.get(..8).unwrap_or(&hash);
+        self.root.join(format!("{}-{}-{short}", module.name, module.version))
+    }
+
+    /// All of `programs` are of one module.
+    async fn build_module(&self, programs: &[Program]) -> Result<(), Error> {
+        let Some(first) = programs.first() else { return Ok(()) };
+        let module = first.module();
+        let folder = self.folder(module);
+        std::fs::create_dir_all(&folder).map_err(cache_error(&folder))?;
+        let what = format!("build of {} {}", module.name, module.version);
+        let _lock =
+            lock::acquire(&folder.join(".lock"), &what).await.map_err(cache_error(&folder))?;
+        let missing: Vec<Program> =
+            programs.iter().copied().filter(|&program| !self.path(program).is_file()).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let work = tempfile::tempdir_in(&folder).map_err(cache_error(&folder))?;
+        for (name, text) in module.files {
+            let path = work.path().join(name);
+            std::fs::write(&path, text).map_err(cache_error(&path))?;
+        }
+        run_go(module, &missing, work.path()).await?;
+        for program in missing {
+            let built = work.path().join("out").join(default_name(program.package()));
+            let path = self.path(program);
+            std::fs::rename(&built, &path).map_err(cache_error(&path))?;
+        }
+        Ok(())
+    }
+}
+
+fn cache_error(path: &Path) -> impl FnOnce(io::Error) -> Error {
+    let path = path.to_owned();
+    move |reason| Error::Cache { path, reason }
+}
+
+async fn run_go(module: &Module, programs: &[Program], work: &Path) -> Result<(), Error> {
+    let names = programs.iter().map(|program| program.file_name()).collect::<Vec<_>>().join(", ");
+    let failed = |reason: String| Error::Build { programs: names.clone(), reason };
+    let spawned = Command::new("go")
+        .args(["build", "-v", "-ldflags"])
+        .arg(format!("-s -w {}", module.ldflags))
+        .args(["-o", "out/"])
+        .args(programs.iter().map(|program| program.package()))
+        .current_dir(work)
+        .env("GOFLAGS", "-buildvcs=false -trimpath")
+        .env("GOWORK", "off")
+        .env("CGO_ENABLED", "0")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn();
+    let mut child = spawned.map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => Error::NoGo { programs: names.clone() },
+        _ => failed(error.to_string()),
+    })?;
+    let mut progress = Progress::start(module, &names);
+    let mut last_lines = VecDeque::new();
+    if let Some(output) = child.stderr.take() {
+        let mut lines = BufReader::new(output).lines();
+        while let Ok(Some(line)) = lines.next_line().await {
+            progress.step(&line);
+            if last_lines.len() == QUOTED_LINES {
+                last_lines.pop_front();
+            }
+            last_lines.push_back(line);
+        }
+    }
+    let succeeded = child.wait().await.is_ok_and(|status| status.success());
+    progress.finish(succeeded);
+    if succeeded {
+        return Ok(());
+    }
+    Err(failed(Vec::from(last_lines).join("; ")))
+}
+
+/// What Go calls the program of a package: the last part of its path that is not a version.
+fn default_name(package: &str) -> &str {
+    let is_version =
+        |part: &&str| part.strip_prefix('v').is_some_and(|n| n.chars().all(|c| c.is_ascii_digit()));
+    package.rsplit('/').find(|part| !is_version(part)).unwrap_or(package)
+}
+
+const BAR: &str = "{spinner} building {prefix}: {pos} packages, {elapsed} {wide_msg:.dim}";
+
+/// Tells how a build goes: a line that changes on a terminal, a line now and then elsewhere.
+struct Progress {
+    bar: Option<ProgressBar>,
+    what: String,
+    packages: u64,
+    started: Instant,
+    reported: Instant,
+}
+
+impl Progress {
+    fn start(module: &Module, names: &str) -> Self {
+        let what = format!("{names} ({} {})", module.name, module.version);
+        let bar = io::stderr().is_terminal().then(ProgressBar::new_spinner);
+        if let Some(bar) = &bar {
+            if let Ok(style) = ProgressStyle::with_template(BAR) {
+                bar.set_style(style);
+            }
+            bar.set_prefix(what.clone());
+            bar.enable_steady_tick(Duration::from_millis(120));
+        } else {
+            say(&format!("building {what}; the first time this takes minutes"));
+        }
+        let now = Instant::now();
+        Self { bar, what, packages: 0, started: now, reported: now }
+    }
+
+    /// Takes one line that Go wrote: the name of a package, or of a module it downloads.
+    fn step(&mut self, line: &str) {
+        self.packages += u64::from(!line.starts_with("go: "));
+        if let Some(bar) = &self.bar {
+            bar.set_position(self.packages);
+            bar.set_message(line.to_owned());
+        } else if self.reported.elapsed() >= PLAIN_REPORT {
+            self.reported = Instant::now();
+            let seconds = self.started.elapsed().as_secs();
+            say(&format!("building {}: {} packages after {seconds} s", self.what, self.packages));
+        }
+    }
+
+    fn finish(self, succeeded: bool) {
+        if let Some(bar) = self.bar {
+            bar.finish_and_clear();
+        }
+        if succeeded {
+            say(&format!("built {} in {} s", self.what, self.started.elapsed().as_secs()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_at_the_end_of_a_package_is_not_its_name() {
+        assert_eq!(default_name("go.etcd.io/etcd/server/v3"), "server");
+        assert_eq!(default_name("sigs.k8s.io/kwok/cmd/kwok"), "kwok");
+        assert_eq!(default_name("example.com/versitygw"), "versitygw");
+    }
+
+    #[test]
+    fn the_cache_tells_versions_apart() {
+        let cache = Cache::at(Path::new("/c"));
+        let path = cache.path(Program::Kubectl).display().to_string();
+        assert!(path.starts_with("/c/kubernetes-v1.36.3-"), "{path}");
+        assert!(path.ends_with("/kubectl"), "{path}");
+    }
+}

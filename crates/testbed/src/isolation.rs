@@ -1,0 +1,201 @@
+//! Namespaces of a bed's own, so that a real node can run on this machine and leave no trace.
+//!
+//! A kubelet refuses a loopback address, writes to `/var/lib`, `/run` and `/proc/sys`, and starts
+//! containers that outlive it. So its whole bed, API server included, runs in process, mount,
+//! network and IPC namespaces of its own: it may have any address there, it mounts what it wants,
+//! and when the first process of the process namespace is killed, the kernel kills all the others
+//! and undoes their mounts.
+//!
+//! # How
+//! Namespaces belong to threads. One thread leaves ours for good and starts every process of the
+//! bed; what else must happen inside (dialling a port there) is run on it as well. Sockets keep
+//! the namespace they were made in, so they can be used from anywhere afterwards.
+//!
+//! Nothing here is visible from outside: mounts are private, `/run` is fresh, `/var/lib` and
+//! `/var/log` are overlays whose upper layer lies in the bed, and the kernel settings that a
+//! kubelet rewrites are files of the bed mounted over the real ones.
+
+use std::io::{self, BufRead as _, BufReader};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+
+use nix::mount::MsFlags;
+use nix::sched::CloneFlags;
+
+use crate::env;
+
+/// The address of the node inside its network namespace. It exists nowhere else.
+pub const NODE_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
+
+/// The kernel settings that a kubelet insists on, and writes for the whole machine if it can.
+const KERNEL_SETTINGS: [(&str, &str); 6] = [
+    ("vm/overcommit_memory", "1"),
+    ("vm/panic_on_oom", "0"),
+    ("kernel/panic", "10"),
+    ("kernel/panic_on_oops", "1"),
+    ("kernel/keys/root_maxkeys", "1000000"),
+    ("kernel/keys/root_maxbytes", "25000000"),
+];
+
+/// The first process of the namespace. It prepares mounts and the network, says `ready`, and then
+/// does what a first process is for: it collects the ends of orphans, which a waiting shell does.
+/// Arguments: a scratch folder in the bed, the node's address.
+const FIRST_PROCESS: &str = r#"
+set -e
+mount -t proc proc /proc
+mount -t tmpfs -o mode=755 tmpfs /run
+for name in lib log; do
+  mkdir -p "$1/var-$name/upper" "$1/var-$name/work"
+  mount -t overlay overlay -o "lowerdir=/var/$name,upperdir=$1/var-$name/upper,workdir=$1/var-$name/work" "/var/$name"
+done
+(cd "$1/sys" && find . -type f) | while read -r setting; do
+  mount --bind "$1/sys/$setting" "/proc/sys/$setting"
+done
+mount --make-rshared /
+ip link set lo up
+ip addr add "$2/32" dev lo
+echo ready
+while :; do sleep 3600; done
+"#;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// A thread that lives in namespaces of its own. Clones share the thread.
+#[derive(Clone, Debug)]
+pub struct Isolation {
+    jobs: mpsc::Sender<Job>,
+}
+
+/// Why the namespaces could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Not allowed, most often because we are not root.
+    #[error("cannot make namespaces for a real node, which needs root")]
+    Unshare(#[source] io::Error),
+    /// The bed lies where the node's own folders will be.
+    #[error(
+        "the bed {path} lies below {masked}, which a real node hides; set TMPDIR to another folder"
+    )]
+    Masked {
+        /// The bed's folder.
+        path: String,
+        /// The folder that is hidden.
+        masked: &'static str,
+    },
+    /// Its thread or its first process could not be started.
+    #[error("cannot start the first process of the namespace")]
+    Start(#[source] io::Error),
+    /// Its first process could not prepare mounts or the network.
+    #[error("cannot prepare the namespace for a real node: {0}")]
+    Prepare(String),
+}
+
+impl Isolation {
+    /// Makes the namespaces for the bed `id` in `dir`, with their first process running.
+    pub(crate) fn enter(id: &str, dir: &Path) -> Result<Self, Error> {
+        for masked in ["/run", "/var/lib", "/var/log", "/proc"] {
+            if dir.starts_with(masked) {
+                return Err(Error::Masked { path: dir.display().to_string(), masked });
+            }
+        }
+        let scratch = dir.join("node");
+        write_kernel_settings(&scratch).map_err(Error::Start)?;
+
+        let mut first = Command::new("/bin/sh");
+        first
+            .args(["-c", FIRST_PROCESS, "bowline-node"])
+            .arg(&scratch)
+            .arg(NODE_ADDRESS.to_string())
+            .env(env::BED, id)
+            .env("PATH", "/usr/bin:/bin:/usr/sbin:/sbin")
+            .current_dir("/")
+            .process_group(0)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+
+        let (jobs, inbox) = mpsc::channel::<Job>();
+        let (report, entered) = mpsc::channel();
+        thread::Builder::new()
+            .name("bowline-node".to_owned())
+            .spawn(move || {
+                let started = leave_our_namespaces()
+                    .and_then(|()| wait_until_ready(first.spawn().map_err(Error::Start)?));
+                let failed = started.is_err();
+                if report.send(started).is_err() || failed {
+                    return;
+                }
+                while let Ok(job) = inbox.recv() {
+                    job();
+                }
+            })
+            .map_err(Error::Start)?;
+        let lost = |_| Error::Prepare("its thread ended".to_owned());
+        entered.recv().map_err(lost)??;
+        Ok(Self { jobs })
+    }
+
+    /// Runs `work` inside the namespaces and returns what it returned. Short work only: all of the
+    /// bed waits for it.
+    pub fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        let (result, wait) = mpsc::channel();
+        let gone = || io::Error::other("the thread of the namespace has ended");
+        let job = Box::new(move || drop(result.send(work())));
+        self.jobs.send(job).map_err(|_| gone())?;
+        wait.recv().map_err(|_| gone())?
+    }
+
+    /// Connects to a port on the namespace's own loopback address.
+    pub fn dial(&self, port: u16) -> io::Result<TcpStream> {
+        self.run(move || TcpStream::connect(SocketAddr::from((Ipv4Addr::LOCALHOST, port))))
+    }
+}
+
+/// Takes the calling thread out of our namespaces. Its mounts stop reaching ours at once.
+fn leave_our_namespaces() -> Result<(), Error> {
+    let unshare_error = |errno: nix::Error| Error::Unshare(errno.into());
+    let flags = CloneFlags::CLONE_NEWNS
+        | CloneFlags::CLONE_NEWNET
+        | CloneFlags::CLONE_NEWPID
+        | CloneFlags::CLONE_NEWIPC;
+    nix::sched::unshare(flags).map_err(unshare_error)?;
+    let none = None::<&str>;
+    nix::mount::mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)
+        .map_err(unshare_error)
+}
+
+/// Waits for the word of the first process. It is not reaped by us: it lives until the janitor
+/// kills it.
+fn wait_until_ready(mut first: std::process::Child) -> Result<(), Error> {
+    let mut word = String::new();
+    if let Some(stdout) = first.stdout.take() {
+        BufReader::new(stdout).read_line(&mut word).map_err(Error::Start)?;
+    }
+    if word.trim() == "ready" {
+        return Ok(());
+    }
+    let output = first.wait_with_output().map_err(Error::Start)?;
+    Err(Error::Prepare(String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ")))
+}
+
+fn write_kernel_settings(scratch: &Path) -> io::Result<()> {
+    for (setting, value) in KERNEL_SETTINGS {
+        let real = Path::new("/proc/sys").join(setting);
+        if !real.exists() {
+            continue;
+        }
+        let file = scratch.join("sys").join(setting);
+        if let Some(folder) = file.parent() {
+            std::fs::create_dir_all(folder)?;
+        }
+        std::fs::write(file, format!("{value}\n"))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,50 @@
+//! A real Kubernetes control plane, node and bucket on this machine, without a container engine.
+//!
+//! What runs here is what runs in production: etcd, kube-apiserver, the controllers and the
+//! scheduler, with RBAC on and client certificates; an S3 server; [kwok](Kwok) for pods by the
+//! thousand; a [real node](Node) where hooks and volumes are tried on running containers; and
+//! [Velero] itself, the reference for compatibility. It is used by tests and by `bowline demo`.
+//!
+//! ```no_run
+//! use bowline_testbed::{Bed, ControlPlane, Options};
+//!
+//! # async fn example() -> Result<(), bowline_testbed::Error> {
+//! let bed = Bed::new()?;
+//! let plane = ControlPlane::start(&bed, Options::default()).await?;
+//! let client = plane.client().await?;
+//! // Everything ends, and the folder goes, when `plane` and `bed` are dropped, or when this
+//! // process is killed.
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Many beds can run side by side. The programs are found or built by [`program`]; nothing is
+//! installed on the machine.
+
+pub mod apply;
+mod bed;
+mod control_plane;
+pub mod env;
+mod error;
+mod forward;
+pub mod gobuild;
+pub mod isolation;
+pub mod kubeconfig;
+pub mod kwok;
+mod lock;
+pub mod node;
+pub mod pki;
+pub mod port;
+pub mod process;
+pub mod program;
+pub mod s3;
+mod say;
+pub mod velero;
+
+pub use bed::{Bed, Error as BedError};
+pub use control_plane::{ControlPlane, Options};
+pub use error::Error;
+pub use kwok::Kwok;
+pub use node::Node;
+pub use s3::S3;
+pub use velero::Velero;

@@ -1,0 +1,211 @@
+//! A program of the bed: started with its output in a log file, watched while it comes up.
+
+use std::fs::File;
+use std::future::Future;
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::Bed;
+
+/// How often a condition is looked at while waiting for it.
+const POLL: Duration = Duration::from_millis(50);
+
+/// How much of the end of a log is searched for the reason of a death.
+const LOG_TAIL_BYTES: i64 = 16 * 1024;
+
+/// The longest reason that is quoted from a log.
+const REASON_CHARS: usize = 400;
+
+/// A running program. Dropping it kills it and waits for its end.
+#[derive(Debug)]
+pub struct Process {
+    name: &'static str,
+    child: Child,
+    log: PathBuf,
+    /// Held so that the bed ends after its processes.
+    _bed: Bed,
+}
+
+/// What went wrong with a program.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It could not be started at all.
+    #[error("cannot start {name}")]
+    Start {
+        /// The program.
+        name: &'static str,
+        #[source]
+        /// What the system said.
+        source: io::Error,
+    },
+    /// It ended while it should have been running.
+    #[error("{name} ended at start ({status}): {reason}")]
+    Died {
+        /// The program.
+        name: &'static str,
+        /// How it ended.
+        status: ExitStatus,
+        /// The most telling line of its log.
+        reason: String,
+    },
+    /// It runs, but what was waited for did not come.
+    #[error("{name} was not ready after {} s: {reason}", waited.as_secs())]
+    NotReady {
+        /// The program.
+        name: &'static str,
+        /// How long it was given.
+        waited: Duration,
+        /// The most telling line of its log.
+        reason: String,
+    },
+}
+
+impl Error {
+    /// Whether the program died because another one had taken its port in the meantime.
+    pub fn is_port_conflict(&self) -> bool {
+        matches!(self, Self::Died { reason, .. } if reason.contains("address already in use"))
+    }
+}
+
+impl Process {
+    /// Starts `command` in the bed, its output going to `log/<name>.log` there.
+    pub fn start(bed: &Bed, name: &'static str, mut command: Command) -> Result<Self, Error> {
+        let start_error = |source| Error::Start { name, source };
+        let log = bed.subdir("log").map_err(start_error)?.join(format!("{name}.log"));
+        let out = File::create(&log).map_err(start_error)?;
+        let err = out.try_clone().map_err(start_error)?;
+        command.stdout(out).stderr(err);
+        let child = bed.spawn(command).map_err(start_error)?;
+        Ok(Self { name, child, log, _bed: bed.clone() })
+    }
+
+    /// The process id, as seen from outside the bed.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Where its output goes.
+    pub fn log(&self) -> &Path {
+        &self.log
+    }
+
+    /// An error if it has ended.
+    pub fn check(&mut self) -> Result<(), Error> {
+        match self.child.try_wait() {
+            Ok(None) => Ok(()),
+            Ok(Some(status)) => Err(Error::Died { name: self.name, status, reason: self.reason() }),
+            Err(source) => Err(Error::Start { name: self.name, source }),
+        }
+    }
+
+    /// Asks `probe` until it has an answer; fails as soon as the program dies, or after `limit`.
+    pub async fn until<T, F>(
+        &mut self,
+        limit: Duration,
+        mut probe: impl FnMut() -> F,
+    ) -> Result<T, Error>
+    where
+        F: Future<Output = Option<T>>,
+    {
+        let deadline = Instant::now() + limit;
+        loop {
+            self.check()?;
+            // A probe may hang in a half-open connection: it never outlives the limit.
+            if let Ok(Some(answer)) = tokio::time::timeout_at(deadline, probe()).await {
+                return Ok(answer);
+            }
+            if Instant::now() >= deadline {
+                let reason = self.reason();
+                return Err(Error::NotReady { name: self.name, waited: limit, reason });
+            }
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    fn reason(&self) -> String {
+        let text = tail(&self.log).unwrap_or_default();
+        match telling_line(&text) {
+            Some(line) => line.chars().take(REASON_CHARS).collect(),
+            None => "it wrote nothing".to_owned(),
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn tail(log: &Path) -> io::Result<String> {
+    let mut file = File::open(log)?;
+    let length = i64::try_from(file.metadata()?.len()).unwrap_or(i64::MAX);
+    file.seek(SeekFrom::End(-length.min(LOG_TAIL_BYTES)))?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// The last line that speaks of a failure, else the last line that says anything.
+fn telling_line(text: &str) -> Option<&str> {
+    let lines = || text.lines().rev().map(str::trim).filter(|line| !line.is_empty());
+    let speaks_of_failure = |line: &&str| {
+        let lower = line.to_lowercase();
+        ["error", "fatal", "panic", "cannot", "in use"].iter().any(|word| lower.contains(word))
+    };
+    lines().find(speaks_of_failure).or_else(|| lines().next())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reason_of_a_death_is_the_last_line_that_speaks_of_failure() {
+        let cases = [
+            ("", None),
+            ("\n  \n", None),
+            (
+                "starting\nError: unknown flag: --x\nUsage:\n  etcd [flags]\n",
+                Some("Error: unknown flag: --x"),
+            ),
+            ("one\ntwo\n", Some("two")),
+        ];
+        for (log, expected) in cases {
+            assert_eq!(telling_line(log), expected, "{log:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_program_that_dies_at_start_is_told_with_its_own_words() {
+        let bed = Bed::new().unwrap();
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", "echo 'fatal: no such disk' >&2; exit 3"]);
+        let mut process = Process::start(&bed, "victim", command).unwrap();
+        let never = || std::future::ready(None::<()>);
+        let error = process.until(Duration::from_secs(20), never).await.unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "victim ended at start (exit status: 3): fatal: no such disk"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_program_that_never_becomes_ready_is_given_up_and_killed() {
+        let bed = Bed::new().unwrap();
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", "echo waiting; exec sleep 600"]);
+        let mut process = Process::start(&bed, "sleeper", command).unwrap();
+        let never = || std::future::pending::<Option<()>>();
+        let error = process.until(Duration::from_millis(200), never).await.unwrap_err();
+        assert!(matches!(error, Error::NotReady { .. }), "{error}");
+        let pid = process.pid();
+        drop(process);
+        assert!(!Path::new(&format!("/proc/{pid}")).exists());
+    }
+}

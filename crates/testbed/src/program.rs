@@ -1,0 +1,185 @@
+//! The programs of the test bed, and where each one comes from.
+//!
+//! Looked for in this order: the folder named by [`env::ASSETS`], the one named by
+//! [`env::KUBEBUILDER_ASSETS`], the user's cache, and else built from pinned Go modules into that
+//! cache ([`crate::gobuild`]). The module files lie in `go/` of this crate and are part of the
+//! binary, so that `bowline demo` can build what it needs wherever it is installed.
+
+use std::path::{Path, PathBuf};
+
+use crate::env;
+use crate::gobuild::{self, Cache};
+
+/// A program that the test bed runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program {
+    /// The store of the control plane.
+    Etcd,
+    /// The Kubernetes API server.
+    ApiServer,
+    /// The controllers: service accounts, deployments, garbage collection and so on.
+    ControllerManager,
+    /// Puts pods on nodes.
+    Scheduler,
+    /// For people and for tests that want to see what people see.
+    Kubectl,
+    /// The agent of the real node.
+    Kubelet,
+    /// Plays nodes and pods by the thousand.
+    Kwok,
+    /// The S3 server.
+    Versitygw,
+    /// Velero itself, the reference for compatibility.
+    Velero,
+    /// Velero's plugin for S3.
+    VeleroPluginForAws,
+}
+
+/// A Go module of ours that pins programs of one upstream project.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Module {
+    pub(crate) name: &'static str,
+    pub(crate) version: &'static str,
+    pub(crate) files: [(&'static str, &'static str); 3],
+    pub(crate) ldflags: &'static str,
+}
+
+macro_rules! module {
+    ($folder:literal, $version:literal, $ldflags:expr) => {
+        Module {
+            name: $folder,
+            version: $version,
+            files: [
+                ("go.mod", include_str!(concat!("../go/", $folder, "/go.mod"))),
+                ("go.sum", include_str!(concat!("../go/", $folder, "/go.sum"))),
+                ("tools.go", include_str!(concat!("../go/", $folder, "/tools.go"))),
+            ],
+            ldflags: $ldflags,
+        }
+    };
+}
+
+/// Without these Kubernetes calls itself `v0.0.0-master+$Format…`, which clients cannot parse.
+static KUBERNETES: Module = module!(
+    "kubernetes",
+    "v1.36.3",
+    "-X k8s.io/component-base/version.gitVersion=v1.36.3 \
+     -X k8s.io/component-base/version.gitMajor=1 \
+     -X k8s.io/component-base/version.gitMinor=36 \
+     -X k8s.io/client-go/pkg/version.gitVersion=v1.36.3"
+);
+static ETCD: Module = module!("etcd", "v3.6.5", "");
+static KWOK: Module = module!("kwok", "v0.7.0", "");
+static VERSITYGW: Module = module!("versitygw", "v1.8.0", "");
+static VELERO: Module =
+    module!("velero", "v1.18.3", "-X github.com/vmware-tanzu/velero/pkg/buildinfo.Version=v1.18.3");
+static VELERO_PLUGIN_FOR_AWS: Module = module!("velero-plugin-for-aws", "v1.14.3", "");
+
+impl Program {
+    /// The name of its file.
+    pub fn file_name(self) -> &'static str {
+        match self {
+            Self::Etcd => "etcd",
+            Self::ApiServer => "kube-apiserver",
+            Self::ControllerManager => "kube-controller-manager",
+            Self::Scheduler => "kube-scheduler",
+            Self::Kubectl => "kubectl",
+            Self::Kubelet => "kubelet",
+            Self::Kwok => "kwok",
+            Self::Versitygw => "versitygw",
+            Self::Velero => "velero",
+            Self::VeleroPluginForAws => "velero-plugin-for-aws",
+        }
+    }
+
+    pub(crate) fn package(self) -> &'static str {
+        match self {
+            Self::Etcd => "go.etcd.io/etcd/server/v3",
+            Self::ApiServer => "k8s.io/kubernetes/cmd/kube-apiserver",
+            Self::ControllerManager => "k8s.io/kubernetes/cmd/kube-controller-manager",
+            Self::Scheduler => "k8s.io/kubernetes/cmd/kube-scheduler",
+            Self::Kubectl => "k8s.io/kubernetes/cmd/kubectl",
+            Self::Kubelet => "k8s.io/kubernetes/cmd/kubelet",
+            Self::Kwok => "sigs.k8s.io/kwok/cmd/kwok",
+            Self::Versitygw => "github.com/versity/versitygw/cmd/versitygw",
+            Self::Velero => "github.com/vmware-tanzu/velero/cmd/velero",
+            Self::VeleroPluginForAws => {
+                "github.com/vmware-tanzu/velero-plugin-for-aws/velero-plugin-for-aws"
+            }
+        }
+    }
+
+    pub(crate) fn module(self) -> &'static Module {
+        match self {
+            Self::Etcd => &ETCD,
+            Self::ApiServer
+            | Self::ControllerManager
+            | Self::Scheduler
+            | Self::Kubectl
+            | Self::Kubelet => &KUBERNETES,
+            Self::Kwok => &KWOK,
+            Self::Versitygw => &VERSITYGW,
+            Self::Velero => &VELERO,
+            Self::VeleroPluginForAws => &VELERO_PLUGIN_FOR_AWS,
+        }
+    }
+}
+
+/// Finds programs, building those that are nowhere to be found. Their paths come back in the same
+/// order.
+///
+/// May take minutes the first time, and says so on standard error meanwhile.
+pub async fn locate<const N: usize>(
+    programs: [Program; N],
+) -> Result<[PathBuf; N], gobuild::Error> {
+    let folders: Vec<PathBuf> = [env::ASSETS, env::KUBEBUILDER_ASSETS]
+        .into_iter()
+        .filter_map(env::get)
+        .map(PathBuf::from)
+        .collect();
+    let cache = Cache::of_user()?;
+    let missing: Vec<Program> =
+        programs.into_iter().filter(|&program| find(program, &folders, &cache).is_none()).collect();
+    cache.build(&missing).await?;
+    Ok(programs
+        .map(|program| find(program, &folders, &cache).unwrap_or_else(|| cache.path(program))))
+}
+
+fn find(program: Program, folders: &[PathBuf], cache: &Cache) -> Option<PathBuf> {
+    folders
+        .iter()
+        .map(|folder| folder.join(program.file_name()))
+        .chain([cache.path(program)])
+        .find(|path| Path::is_file(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_named_folder_wins_over_the_cache_file_by_file() {
+        let named = tempfile::tempdir().unwrap();
+        let root = tempfile::tempdir().unwrap();
+        let cache = Cache::at(root.path());
+        let folders = [named.path().to_owned()];
+        assert_eq!(find(Program::Etcd, &folders, &cache), None);
+
+        let cached = cache.path(Program::Etcd);
+        std::fs::create_dir_all(cached.parent().unwrap()).unwrap();
+        std::fs::write(&cached, "").unwrap();
+        assert_eq!(find(Program::Etcd, &folders, &cache), Some(cached));
+
+        let given = named.path().join("etcd");
+        std::fs::write(&given, "").unwrap();
+        assert_eq!(find(Program::Etcd, &folders, &cache), Some(given));
+    }
+
+    #[test]
+    fn every_module_requires_the_version_that_it_is_named_after() {
+        for module in [&KUBERNETES, &ETCD, &KWOK, &VERSITYGW, &VELERO, &VELERO_PLUGIN_FOR_AWS] {
+            let go_mod = module.files[0].1;
+            assert!(go_mod.contains(&format!(" {}\n", module.version)), "{}", module.name);
+        }
+    }
+}

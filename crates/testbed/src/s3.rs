@@ -1,0 +1,124 @@
+//! An S3 server on a loopback port, with throw-away credentials and its buckets in the bed.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::process::Process;
+use crate::program::{self, Program};
+use crate::{Bed, Error, port};
+
+const START_LIMIT: Duration = Duration::from_secs(30);
+const PORT_TRIES: usize = 3;
+const RANDOMNESS: &str = "/dev/urandom";
+
+/// The region that the server says it is in.
+pub const REGION: &str = "us-east-1";
+
+/// A running S3 server. Dropping it ends it.
+#[derive(Debug)]
+pub struct S3 {
+    _process: Process,
+    port: u16,
+    buckets: PathBuf,
+    credentials: Credentials,
+    credentials_file: PathBuf,
+}
+
+/// What a client signs its requests with.
+#[derive(Clone)]
+pub struct Credentials {
+    /// The id of the key.
+    pub access_key: String,
+    /// The key itself.
+    pub secret_key: String,
+}
+
+impl std::fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Credentials").field("access_key", &self.access_key).finish_non_exhaustive()
+    }
+}
+
+impl S3 {
+    /// Starts a server in `bed` and waits until it answers.
+    pub async fn start(bed: &Bed) -> Result<Self, Error> {
+        let [binary] = program::locate([Program::Versitygw]).await?;
+        let buckets = bed.subdir("buckets").map_err(Error::io("create", bed.dir()))?;
+        let credentials = Credentials {
+            access_key: "bowline-testbed".to_owned(),
+            secret_key: random_key().map_err(Error::io("read", Path::new(RANDOMNESS)))?,
+        };
+        let credentials_file = bed.dir().join("s3-credentials");
+        let text = format!(
+            "[default]\naws_access_key_id={}\naws_secret_access_key={}\n",
+            credentials.access_key, credentials.secret_key
+        );
+        std::fs::write(&credentials_file, text).map_err(Error::io("write", &credentials_file))?;
+
+        let mut tries = 1;
+        let (process, port) = loop {
+            let port = port::free().map_err(Error::io("find a port for", &binary))?;
+            match start_on(bed, &binary, &buckets, &credentials, port).await {
+                Ok(process) => break (process, port),
+                Err(Error::Process(error)) if error.is_port_conflict() && tries < PORT_TRIES => {
+                    tries += 1;
+                }
+                Err(error) => return Err(error),
+            }
+        };
+        Ok(Self { _process: process, port, buckets, credentials, credentials_file })
+    }
+
+    /// Its address, for `s3Url`.
+    pub fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    /// The key to use.
+    pub fn credentials(&self) -> &Credentials {
+        &self.credentials
+    }
+
+    /// The same as a file in the format of the AWS tools.
+    pub fn credentials_file(&self) -> &Path {
+        &self.credentials_file
+    }
+
+    /// Creates a bucket. Returns its folder, in which objects can be looked at as files.
+    pub fn create_bucket(&self, name: &str) -> io::Result<PathBuf> {
+        let folder = self.buckets.join(name);
+        std::fs::create_dir(&folder)?;
+        Ok(folder)
+    }
+}
+
+/// The port is open to every user of this machine, so the key must not be guessed.
+fn random_key() -> io::Result<String> {
+    let mut bytes = [0_u8; 16];
+    File::open(RANDOMNESS)?.read_exact(&mut bytes)?;
+    Ok(format!("{:032x}", u128::from_ne_bytes(bytes)))
+}
+
+async fn start_on(
+    bed: &Bed,
+    binary: &Path,
+    buckets: &Path,
+    credentials: &Credentials,
+    port: u16,
+) -> Result<Process, Error> {
+    let mut command = Command::new(binary);
+    command
+        .args(["--port", &format!("127.0.0.1:{port}"), "--region", REGION])
+        .args(["--quiet", "--keep-alive", "posix"])
+        .arg(buckets)
+        .env("ROOT_ACCESS_KEY", &credentials.access_key)
+        .env("ROOT_SECRET_KEY", &credentials.secret_key);
+    let mut process = Process::start(bed, "versitygw", command)?;
+    let answers =
+        || async move { tokio::net::TcpStream::connect(("127.0.0.1", port)).await.ok().map(drop) };
+    process.until(START_LIMIT, answers).await?;
+    Ok(process)
+}

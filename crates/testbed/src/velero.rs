@@ -1,0 +1,144 @@
+//! Velero itself, run as a server outside the cluster: the reference for compatibility.
+
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
+use kube::{Api, Client};
+use serde_json::json;
+
+use crate::apply::apply;
+use crate::process::Process;
+use crate::program::{self, Program};
+use crate::{Bed, ControlPlane, Error, S3, s3};
+
+/// The namespace that it works in.
+pub const NAMESPACE: &str = "velero";
+
+/// The storage location that is set up for it, and the name of its bucket.
+pub const LOCATION: &str = "default";
+const BUCKET: &str = "velero";
+
+const START_LIMIT: Duration = Duration::from_mins(2);
+
+/// A running Velero server. Dropping it ends it, its plugin processes included.
+#[derive(Debug)]
+pub struct Velero {
+    _process: Process,
+    binary: PathBuf,
+    kubeconfig: PathBuf,
+    bucket: PathBuf,
+    bed: Bed,
+}
+
+impl Velero {
+    /// Velero's own resource definitions, as its `install` command prints them.
+    pub async fn crds() -> Result<String, Error> {
+        let [binary] = program::locate([Program::Velero]).await?;
+        let output = tokio::process::Command::new(&binary)
+            .args(["install", "--crds-only", "--dry-run", "-o", "yaml"])
+            .kill_on_drop(true)
+            .output()
+            .await
+            .map_err(Error::io("run", &binary))?;
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// Starts a server for a cluster in which the resource definitions are installed already, with
+    /// a storage location in `s3`, and waits until that location is available.
+    pub async fn start(plane: &ControlPlane, s3: &S3) -> Result<Self, Error> {
+        let [binary, aws] = program::locate([Program::Velero, Program::VeleroPluginForAws]).await?;
+        let bed = Bed::new()?;
+        let plugins = bed.subdir("plugins").map_err(Error::io("create", bed.dir()))?;
+        symlink(&aws, plugins.join(Program::VeleroPluginForAws.file_name()))
+            .map_err(Error::io("link", &aws))?;
+        let bucket = s3.create_bucket(BUCKET).map_err(Error::io("create bucket in", bed.dir()))?;
+        let client = plane.client().await?;
+        for object in objects(s3) {
+            apply(&client, object).await?;
+        }
+
+        let kubeconfig = plane.kubeconfig().to_owned();
+        let mut command = velero(&binary, &kubeconfig, bed.dir());
+        command
+            .arg("server")
+            .arg(format!("--plugin-dir={}", plugins.display()))
+            .args(["--metrics-address=127.0.0.1:0", "--profiler-address=127.0.0.1:0"])
+            .env("VELERO_SCRATCH_DIR", bed.dir())
+            .env("AWS_SHARED_CREDENTIALS_FILE", s3.credentials_file())
+            .current_dir(bed.dir());
+        let mut process = Process::start(&bed, "velero", command)?;
+        process.until(START_LIMIT, || is_available(&client)).await?;
+        Ok(Self { _process: process, binary, kubeconfig, bucket, bed })
+    }
+
+    /// Velero's command line for this server, ready for arguments.
+    pub fn command(&self) -> tokio::process::Command {
+        let mut command =
+            tokio::process::Command::from(velero(&self.binary, &self.kubeconfig, self.bed.dir()));
+        command.kill_on_drop(true);
+        command
+    }
+
+    /// The folder that holds what is in its bucket.
+    pub fn bucket(&self) -> &Path {
+        &self.bucket
+    }
+}
+
+/// The user's own settings stay out of it: `HOME` is the bed.
+fn velero(binary: &Path, kubeconfig: &Path, home: &Path) -> Command {
+    let mut command = Command::new(binary);
+    command
+        .env("HOME", home)
+        .env("KUBECONFIG", kubeconfig)
+        .env("VELERO_NAMESPACE", NAMESPACE)
+        .env_remove("AWS_PROFILE");
+    command
+}
+
+fn objects(s3: &S3) -> [serde_json::Value; 3] {
+    let labels = json!({"deploy": "velero"});
+    [
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}),
+        json!({
+            "apiVersion": "velero.io/v1",
+            "kind": "BackupStorageLocation",
+            "metadata": {"name": LOCATION, "namespace": NAMESPACE},
+            "spec": {
+                "default": true,
+                "provider": "aws",
+                "objectStorage": {"bucket": BUCKET},
+                "config": {
+                    "region": s3::REGION,
+                    "s3ForcePathStyle": "true",
+                    "s3Url": s3.url(),
+                },
+            },
+        }),
+        // Velero's restore actions read the image of this Deployment; nothing runs in it.
+        json!({
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": "velero", "namespace": NAMESPACE},
+            "spec": {
+                "replicas": 0,
+                "selector": {"matchLabels": labels},
+                "template": {
+                    "metadata": {"labels": labels},
+                    "spec": {"containers": [{"name": "velero", "image": "velero/velero:v1.18.3"}]},
+                },
+            },
+        }),
+    ]
+}
+
+async fn is_available(client: &Client) -> Option<()> {
+    let kind = GroupVersionKind::gvk("velero.io", "v1", "BackupStorageLocation");
+    let resource = ApiResource::from_gvk(&kind);
+    let locations: Api<DynamicObject> = Api::namespaced_with(client.clone(), NAMESPACE, &resource);
+    let location = locations.get(LOCATION).await.ok()?;
+    (location.data.pointer("/status/phase")?.as_str()? == "Available").then_some(())
+}

@@ -1,0 +1,105 @@
+//! What is left on the machine when a test process is killed: nothing.
+//!
+//! The victim is this very test binary, started again with the name of an ignored test that brings
+//! a bed up, says so, and waits to be killed.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use bowline_testbed::node::require;
+use bowline_testbed::{Bed, ControlPlane, Node, Options, env};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+
+use crate::eventually;
+
+#[tokio::test]
+async fn a_killed_test_leaves_no_control_plane_behind() {
+    assert_nothing_is_left_by("killed::victim_with_a_control_plane").await;
+}
+
+#[tokio::test]
+async fn a_killed_test_leaves_no_node_behind() {
+    if require("a_killed_test_leaves_no_node_behind") {
+        assert_nothing_is_left_by("killed::victim_with_a_node").await;
+    }
+}
+
+#[tokio::test]
+#[ignore = "started by another test, in a process of its own"]
+async fn victim_with_a_control_plane() {
+    let bed = Bed::new().unwrap();
+    let _plane = ControlPlane::start(&bed, Options::default()).await.unwrap();
+    wait_to_be_killed(&bed).await;
+}
+
+#[tokio::test]
+#[ignore = "started by another test, in a process of its own"]
+async fn victim_with_a_node() {
+    let bed = Bed::isolated().unwrap();
+    let plane = ControlPlane::start(&bed, Options::default()).await.unwrap();
+    let _node = Node::start(&plane).await.unwrap();
+    // With a container running, there is a shim that outlives containerd and kubelet.
+    let client = plane.client().await.unwrap();
+    crate::node::run_pod(&client, "victim").await;
+    wait_to_be_killed(&bed).await;
+}
+
+async fn wait_to_be_killed(bed: &Bed) {
+    println!("bed {}", bed.dir().display());
+    std::future::pending::<()>().await;
+}
+
+async fn assert_nothing_is_left_by(victim: &str) {
+    let mut child = tokio::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--nocapture", "--exact", victim])
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let dir = loop {
+        let line = lines.next_line().await.unwrap().expect("the victim ended by itself");
+        if let Some((_, dir)) = line.split_once("bed ") {
+            break PathBuf::from(dir);
+        }
+    };
+    let id = dir.file_name().unwrap().to_str().unwrap().to_owned();
+    // The check itself must be able to see something.
+    assert!(leftovers(&id, &dir).len() > 2, "{:?}", leftovers(&id, &dir));
+
+    child.kill().await.unwrap();
+
+    eventually(&format!("{victim} leaves nothing"), async || {
+        leftovers(&id, &dir).is_empty().then_some(())
+    })
+    .await;
+}
+
+/// Processes, folders, control groups and mounts that belong to a bed.
+fn leftovers(id: &str, dir: &Path) -> Vec<String> {
+    let marker = format!("{}={id}", env::BED);
+    let mut left = Vec::new();
+    for process in std::fs::read_dir("/proc").unwrap().flatten() {
+        let environment = std::fs::read(process.path().join("environ")).unwrap_or_default();
+        let is_marked = environment.split(|&byte| byte == 0).any(|v| v == marker.as_bytes());
+        // Containers do not inherit the mark, but they name the bed in their control group.
+        let groups = std::fs::read_to_string(process.path().join("cgroup")).unwrap_or_default();
+        if is_marked || groups.contains(id) {
+            left.push(format!("process {}", process.file_name().display()));
+        }
+    }
+    if dir.exists() {
+        left.push(format!("folder {}", dir.display()));
+    }
+    for hierarchy in std::fs::read_dir("/sys/fs/cgroup").unwrap().flatten() {
+        let group = hierarchy.path().join(id);
+        if group.exists() {
+            left.push(format!("control group {}", group.display()));
+        }
+    }
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+    left.extend(
+        mounts.lines().filter(|line| line.contains(id)).map(|line| format!("mount {line}")),
+    );
+    left
+}

@@ -1,0 +1,39 @@
+//! The test bed, tried on this machine; and the rules of the workspace, checked.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test may end at once; clippy exempts only functions marked as tests by itself"
+)]
+
+mod control_plane;
+mod killed;
+mod kwok;
+mod node;
+mod velero;
+mod workspace;
+
+use std::time::Duration;
+
+/// Asks until there is an answer, for a minute at most.
+async fn eventually<T>(what: &str, mut probe: impl AsyncFnMut() -> Option<T>) -> T {
+    let deadline = tokio::time::Instant::now() + Duration::from_mins(1);
+    loop {
+        if let Some(answer) = probe().await {
+            return answer;
+        }
+        assert!(tokio::time::Instant::now() < deadline, "waited a minute in vain: {what}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// Runs a command to its end; its standard output, if it succeeded.
+async fn output(command: &mut tokio::process::Command) -> Result<String, String> {
+    let output = command.output().await.map_err(|error| error.to_string())?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    if output.status.success() {
+        return Ok(text(&output.stdout));
+    }
+    Err(format!("{}: {} {}", output.status, text(&output.stdout), text(&output.stderr)))
+}

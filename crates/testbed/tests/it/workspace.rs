@@ -1,0 +1,78 @@
+//! The rules of the workspace: which crate may use which, and where versions are written.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+/// For each crate, the crates of the workspace that its code may use. Tests may use more: see
+/// `FOR_TESTS`. The picture is in ARCHITECTURE.md; to change an arrow is to change the design.
+const ARROWS: [(&str, &[&str]); 3] = [
+    ("bowline-api", &[]),
+    ("bowline-testbed", &[]),
+    // The test bed is what `bowline demo` starts.
+    ("bowline-cli", &["bowline-api", "bowline-testbed"]),
+];
+
+/// What any crate may use in its tests.
+const FOR_TESTS: [&str; 2] = ["bowline-api", "bowline-testbed"];
+
+#[test]
+fn crates_use_only_what_the_architecture_allows() {
+    let allowed: BTreeMap<_, BTreeSet<_>> =
+        ARROWS.iter().map(|(krate, uses)| (*krate, uses.iter().copied().collect())).collect();
+    let metadata = metadata();
+    let packages = metadata["packages"].as_array().unwrap();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let members: BTreeSet<String> = packages.iter().map(|p| text(&p["name"])).collect();
+    let known: BTreeSet<String> = allowed.keys().map(|&name| name.to_owned()).collect();
+    assert_eq!(members, known, "every crate of the workspace has a row in ARROWS, and no other");
+
+    let mut wrong = Vec::new();
+    for package in packages {
+        let user = text(&package["name"]);
+        for dependency in package["dependencies"].as_array().unwrap() {
+            let target = text(&dependency["name"]);
+            let in_tests = dependency["kind"] == "dev" && FOR_TESTS.contains(&target.as_str());
+            if members.contains(&target)
+                && !in_tests
+                && !allowed[user.as_str()].contains(target.as_str())
+            {
+                wrong.push(format!("{user} → {target}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "not allowed by ARROWS: {wrong:?}");
+}
+
+#[test]
+fn versions_are_written_in_one_place() {
+    let mut wrong = Vec::new();
+    for package in metadata()["packages"].as_array().unwrap() {
+        let path = package["manifest_path"].as_str().unwrap();
+        let manifest: toml::Table = std::fs::read_to_string(path).unwrap().parse().unwrap();
+        for section in ["dependencies", "dev-dependencies", "build-dependencies"] {
+            let table = manifest.get(section).and_then(toml::Value::as_table);
+            for (name, value) in table.into_iter().flatten() {
+                if value.get("workspace") != Some(&toml::Value::Boolean(true)) {
+                    wrong.push(format!("{path}: {name}"));
+                }
+            }
+        }
+        if manifest.get("lints").and_then(|lints| lints.get("workspace")).is_none() {
+            wrong.push(format!("{path}: no `lints.workspace`"));
+        }
+    }
+    assert!(wrong.is_empty(), "write `workspace = true`: {wrong:?}");
+}
+
+fn metadata() -> Value {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version=1", "--no-deps", "--offline"])
+        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
