@@ -1,0 +1,85 @@
+//! The command line as typed.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{CommandFactory as _, Parser};
+
+use crate::commands::Command;
+use crate::exit::Exit;
+use crate::output;
+
+/// Backs up and restores Kubernetes clusters; a drop-in for Velero.
+#[derive(Debug, Parser)]
+#[command(name = "bowline", version, propagate_version = true, disable_help_subcommand = true)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+
+    #[command(flatten)]
+    pub(crate) cluster: ClusterArgs,
+}
+
+/// Which cluster a command talks to.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct ClusterArgs {
+    /// The kubeconfig file to use [default: $KUBECONFIG, then ~/.kube/config, then the pod's own]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+
+    /// The context of the kubeconfig to use [default: its current one]
+    #[arg(long, global = true, value_name = "NAME")]
+    pub(crate) kubecontext: Option<String>,
+}
+
+/// Parses the command line. Help and version are printed here; a mistake is told in one line that
+/// says what to do.
+pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Args, Exit> {
+    let words: Vec<OsString> = words.into_iter().collect();
+    Args::try_parse_from(&words).map_err(|error| match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            let _ = error.print();
+            Exit::Success
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = error.print();
+            Exit::CannotRun
+        }
+        _ => {
+            output::error(&mistake(&error, &words));
+            Exit::CannotRun
+        }
+    })
+}
+
+/// What clap says in several lines, in one.
+fn mistake(error: &clap::Error, words: &[OsString]) -> String {
+    let text = error.to_string();
+    let what = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+    let suggestion = [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand]
+        .into_iter()
+        .find_map(|kind| error.get(kind));
+    let meant = match suggestion {
+        Some(ContextValue::String(word)) => format!("; did you mean `{word}`?"),
+        Some(ContextValue::Strings(words)) if !words.is_empty() => {
+            format!("; did you mean `{}`?", words.join("` or `"))
+        }
+        _ => String::new(),
+    };
+    format!("{what}{meant}; see `{} --help`", command_of(words))
+}
+
+/// The innermost command that was named.
+fn command_of(words: &[OsString]) -> String {
+    let root = Args::command();
+    let mut command = &root;
+    let mut path = root.get_name().to_owned();
+    for word in words.iter().skip(1) {
+        if let Some(inner) = command.find_subcommand(word) {
+            command = inner;
+            path = format!("{path} {}", inner.get_name());
+        }
+    }
+    path
+}

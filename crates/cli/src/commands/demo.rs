@@ -1,0 +1,123 @@
+//! `bowline demo`: a cluster of its own, with an application in it, to try things on.
+//!
+//! The acts of the demo are steps of [`perform`], in order. Each adds what it shows to the story:
+//! an act that takes a backup, one that destroys the application and one that restores it go where
+//! the curtain falls now.
+
+mod sample;
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use bowline_testbed::program::{self, Program};
+use bowline_testbed::{Bed, ControlPlane, Kwok, Options};
+use kube::Client;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::install;
+use crate::exit::Exit;
+use crate::output::{self, Step};
+
+/// Start a private Kubernetes control plane with a sample application, to try Bowline on
+///
+/// Everything runs on this machine, listens on the loopback address only and goes away with this
+/// command, on Ctrl-C at the latest. The first run builds the programs it needs with Go, which
+/// takes minutes; they are kept in the user's cache.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Take everything down as soon as it has been shown
+    #[arg(long)]
+    exit: bool,
+
+    /// Put the private folder of the demo below this one [default: the system's temporary folder]
+    #[arg(long, value_name = "FOLDER")]
+    dir: Option<PathBuf>,
+
+    /// The port of the API server on 127.0.0.1 [default: a free one]
+    #[arg(long)]
+    port: Option<u16>,
+}
+
+/// What is up while the demo lasts.
+struct Stage {
+    // In the order in which they end.
+    _kwok: Kwok,
+    plane: ControlPlane,
+    client: Client,
+}
+
+pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for Ctrl-C")?;
+    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for signals")?;
+    let asked_to_end = async {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    };
+    tokio::pin!(asked_to_end);
+
+    let stage = tokio::select! {
+        stage = perform(&args) => stage?,
+        () = &mut asked_to_end => return Ok(Exit::Interrupted),
+    };
+    if !args.exit {
+        output::say("Press Ctrl-C to take it all down.");
+        asked_to_end.await;
+    }
+    let step = Step::start("taking everything down");
+    drop(stage);
+    step.done();
+    Ok(Exit::Success)
+}
+
+async fn perform(args: &Args) -> anyhow::Result<Stage> {
+    let stage = set_up(args).await?;
+
+    let step = Step::start("installing the resource definitions");
+    install::apply(&stage.client, &bowline_api::crds::all(), false).await?;
+    step.done();
+
+    let step = Step::start("creating the sample application");
+    sample::create(&stage.client).await?;
+    step.done();
+
+    output::data(sample::show(&stage.client).await?);
+    output::data(how_to_reach(&stage.plane).await?);
+    Ok(stage)
+}
+
+async fn set_up(args: &Args) -> anyhow::Result<Stage> {
+    let bed = match &args.dir {
+        Some(dir) => Bed::below(dir)?,
+        None => Bed::new()?,
+    };
+    // First what takes minutes the first time, and tells its own progress.
+    program::locate([
+        Program::Etcd,
+        Program::ApiServer,
+        Program::ControllerManager,
+        Program::Scheduler,
+        Program::Kubectl,
+        Program::Kwok,
+    ])
+    .await?;
+    let step = Step::start("starting a control plane");
+    let plane = ControlPlane::start(&bed, Options { port: args.port }).await?;
+    let kwok = Kwok::start(&plane).await?;
+    let client = plane.client().await?;
+    step.done();
+    Ok(Stage { _kwok: kwok, plane, client })
+}
+
+async fn how_to_reach(plane: &ControlPlane) -> anyhow::Result<String> {
+    let [kubectl] = program::locate([Program::Kubectl]).await?;
+    Ok(format!(
+        "\nTo look around from another terminal:\n\n  \
+         export KUBECONFIG={}\n  \
+         kubectl get backups.velero.io -A\n\n\
+         A kubectl of the same version is {}\n",
+        plane.kubeconfig().display(),
+        kubectl.display(),
+    ))
+}

@@ -1,0 +1,38 @@
+//! The `bowline` binary: the user's commands.
+//!
+//! A command is one file of [`commands`], with a clap struct and a function `run`. Data goes to
+//! standard output, everything said to people to standard error.
+//!
+//! Exit codes are a contract: see [`exit::Exit`].
+
+mod args;
+mod cluster;
+mod commands;
+mod exit;
+mod output;
+
+use std::process::ExitCode;
+
+use crate::exit::Exit;
+
+fn main() -> ExitCode {
+    let args = match args::parse(std::env::args_os()) {
+        Ok(args) => args,
+        Err(exit) => return exit.into(),
+    };
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            output::error(&format!("cannot start: {error}"));
+            return Exit::CannotRun.into();
+        }
+    };
+    let exit = match runtime.block_on(commands::run(args)) {
+        Ok(exit) => exit,
+        Err(error) => {
+            output::error(&output::one_line(&error));
+            Exit::CannotRun
+        }
+    };
+    exit.into()
+}

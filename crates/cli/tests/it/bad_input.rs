@@ -1,0 +1,131 @@
+//! What is wrong is told in one line that says what to do, with exit code 2, and nothing runs on.
+
+use std::fs::Permissions;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
+
+use crate::bowline::{Ended, World};
+
+/// One line, exit code 2, nothing on standard output, nothing left.
+fn assert_refused(world: &World, ended: &Ended, words: &[&str]) {
+    let errors: Vec<&str> =
+        ended.stderr.lines().filter(|line| line.starts_with("error: ")).collect();
+    let [error] = errors.as_slice() else { panic!("not one error: {:?}", ended.stderr) };
+    for word in words {
+        assert!(error.contains(word), "no {word:?} in {error:?}");
+    }
+    assert_eq!(ended.code, Some(2), "{error}");
+    assert_eq!(ended.stdout, "");
+    assert_eq!(world.leftovers(), [] as [&str; 0]);
+}
+
+#[test]
+fn an_unknown_flag() {
+    let world = World::new();
+    let ended = world.run(&["demo", "--exti"]);
+    assert_refused(&world, &ended, &["--exti", "did you mean `--exit`?", "`bowline demo --help`"]);
+}
+
+#[test]
+fn an_unknown_command() {
+    let world = World::new();
+    let ended = world.run(&["instal"]);
+    assert_refused(&world, &ended, &["instal", "did you mean `install`?", "`bowline --help`"]);
+}
+
+#[test]
+fn a_port_that_is_no_number() {
+    let world = World::new();
+    let ended = world.run(&["demo", "--port", "https"]);
+    assert_refused(&world, &ended, &["https", "--port", "`bowline demo --help`"]);
+}
+
+#[test]
+fn a_folder_that_is_not_there() {
+    let world = World::new();
+    let ended = world.run(&["demo", "--dir", "/proc/none"]);
+    assert_refused(&world, &ended, &["/proc/none", "choose a folder that you can write to"]);
+}
+
+#[test]
+fn a_port_in_use() {
+    let world = World::new();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let ended = world.run(&["demo", "--exit", "--port", &port]);
+    assert_refused(&world, &ended, &[&format!("port {port}"), "in use", "choose another one"]);
+}
+
+#[test]
+fn a_binary_that_dies_at_start() {
+    let world = World::new();
+    let assets = tempfile::tempdir().unwrap();
+    let etcd = assets.path().join("etcd");
+    std::fs::write(&etcd, "#!/bin/sh\necho 'fatal: this is no etcd' >&2\nexit 7\n").unwrap();
+    std::fs::set_permissions(&etcd, Permissions::from_mode(0o755)).unwrap();
+    let mut command = world.bowline(&["demo", "--exit"]);
+    let ended = World::end_of(command.env("BOWLINE_TESTBED_ASSETS", assets.path()));
+    assert_refused(&world, &ended, &["etcd", "exit status: 7", "fatal: this is no etcd"]);
+}
+
+#[test]
+fn a_binary_that_cannot_be_run() {
+    let world = World::new();
+    let assets = tempfile::tempdir().unwrap();
+    std::fs::write(assets.path().join("etcd"), "not a program").unwrap();
+    let mut command = world.bowline(&["demo", "--exit"]);
+    let ended = World::end_of(command.env("BOWLINE_TESTBED_ASSETS", assets.path()));
+    assert_refused(&world, &ended, &["cannot start etcd", "ermission denied"]);
+}
+
+#[test]
+fn no_go_toolchain() {
+    let world = World::new();
+    let empty = tempfile::tempdir().unwrap();
+    let mut command = world.bowline(&["demo", "--exit"]);
+    command.env("BOWLINE_CACHE", empty.path()).env("PATH", empty.path());
+    command.env_remove("BOWLINE_TESTBED_ASSETS").env_remove("KUBEBUILDER_ASSETS");
+    let ended = World::end_of(&mut command);
+    assert_refused(&world, &ended, &["`go` was not found", "install Go", "BOWLINE_TESTBED_ASSETS"]);
+}
+
+#[test]
+fn a_cache_that_cannot_be_written() {
+    let world = World::new();
+    let mut command = world.bowline(&["demo", "--exit"]);
+    command.env("BOWLINE_CACHE", "/proc/none");
+    command.env_remove("BOWLINE_TESTBED_ASSETS").env_remove("KUBEBUILDER_ASSETS");
+    let ended = World::end_of(&mut command);
+    assert_refused(&world, &ended, &["/proc/none", "BOWLINE_CACHE"]);
+}
+
+#[test]
+fn a_kubeconfig_that_is_not_there() {
+    let world = World::new();
+    let ended = world.run(&["install", "--crds-only", "--kubeconfig", "/proc/none"]);
+    assert_refused(&world, &ended, &["cannot read the kubeconfig /proc/none"]);
+}
+
+#[test]
+fn a_cluster_that_does_not_answer() {
+    let world = World::new();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let kubeconfig = tempfile::NamedTempFile::new().unwrap();
+    let text = format!(
+        r#"{{"apiVersion":"v1","kind":"Config","current-context":"x",
+        "clusters":[{{"name":"x","cluster":{{"server":"http://127.0.0.1:{port}"}}}}],
+        "users":[{{"name":"x","user":{{}}}}],
+        "contexts":[{{"name":"x","context":{{"cluster":"x","user":"x"}}}}]}}"#
+    );
+    std::fs::write(kubeconfig.path(), text).unwrap();
+    let path = kubeconfig.path().to_str().unwrap();
+    let ended = world.run(&["install", "--crds-only", "--kubeconfig", path]);
+    assert_refused(&world, &ended, &["cannot read backups.velero.io", "refused"]);
+}
+
+#[test]
+fn an_install_of_more_than_there_is() {
+    let world = World::new();
+    let ended = world.run(&["install"]);
+    assert_refused(&world, &ended, &["--crds-only"]);
+}

@@ -1,0 +1,86 @@
+//! Runs the binary in a world of its own and tells what is left of it.
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Set on the binary and inherited by all that it starts, so that they can be found.
+const MARK: &str = "BOWLINE_TEST_MARK";
+
+/// How long any run may take. Programs may have to be built first.
+const LIMIT: Duration = Duration::from_mins(40);
+
+/// A place to run the binary in: a folder for temporary files, and a mark on its processes.
+pub(crate) struct World {
+    tmp: tempfile::TempDir,
+    mark: String,
+}
+
+pub(crate) struct Ended {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        let tmp = tempfile::tempdir().unwrap();
+        let mark = tmp.path().file_name().unwrap().to_str().unwrap().to_owned();
+        Self { tmp, mark }
+    }
+
+    /// The binary, ready for more arguments. It knows no cluster.
+    pub(crate) fn bowline(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bowline"));
+        command
+            .args(arguments)
+            .env(MARK, &self.mark)
+            .env("TMPDIR", self.tmp.path())
+            .env("KUBECONFIG", "/dev/null")
+            .env_remove("BOWLINE_TESTBED_KEEP")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command
+    }
+
+    pub(crate) fn run(&self, arguments: &[&str]) -> Ended {
+        Self::end_of(&mut self.bowline(arguments))
+    }
+
+    /// Runs a command to its end.
+    pub(crate) fn end_of(command: &mut Command) -> Ended {
+        let output = command.output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        Ended {
+            code: output.status.code(),
+            stdout: text(output.stdout),
+            stderr: text(output.stderr),
+        }
+    }
+
+    /// Processes and files of this world that are still there.
+    pub(crate) fn leftovers(&self) -> Vec<String> {
+        let mark = format!("{MARK}={}", self.mark);
+        let mut left = Vec::new();
+        for process in std::fs::read_dir("/proc").unwrap().flatten() {
+            let environment = std::fs::read(process.path().join("environ")).unwrap_or_default();
+            if environment.split(|&byte| byte == 0).any(|variable| variable == mark.as_bytes()) {
+                let name = std::fs::read_to_string(process.path().join("comm")).unwrap_or_default();
+                left.push(format!("process {} {}", process.file_name().display(), name.trim()));
+            }
+        }
+        for file in std::fs::read_dir(self.tmp.path()).unwrap().flatten() {
+            left.push(format!("file {}", file.path().display()));
+        }
+        left
+    }
+
+    /// Waits for a condition, for a long time but not for ever.
+    pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+        let deadline = Instant::now() + LIMIT;
+        while !condition() {
+            assert!(Instant::now() < deadline, "waited in vain: {what}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! What every command says about itself. A change shows up in review.
+
+use crate::bowline::World;
+
+#[test]
+fn help_says_what_each_command_is_for() {
+    let world = World::new();
+    let mut all = String::new();
+    for command in [&[][..], &["install"], &["demo"], &["version"], &["completion"]] {
+        let mut arguments = command.to_vec();
+        arguments.push("--help");
+        let ended = world.run(&arguments);
+        assert_eq!(ended.code, Some(0));
+        all.extend(["$ bowline ", &arguments.join(" "), "\n", &ended.stdout, "\n"]);
+    }
+    insta::assert_snapshot!(all);
+}
+
+#[test]
+fn version_is_that_of_the_crate() {
+    let ended = World::new().run(&["version"]);
+    assert_eq!(ended.stdout, concat!("bowline v", env!("CARGO_PKG_VERSION"), "\n"));
+}
+
+#[test]
+fn completion_knows_the_commands() {
+    let ended = World::new().run(&["completion", "bash"]);
+    assert_eq!(ended.code, Some(0));
+    assert!(ended.stdout.contains("demo"));
+}

@@ -1,0 +1,17 @@
+# Shortcuts for people. CI runs .ci/run, which is `just check` from a clean start.
+
+# Everything that CI runs
+check:
+    .ci/run
+
+# All tests
+test:
+    cargo test --workspace
+
+# Write the generated files anew: the definitions of the custom resources
+codegen:
+    cargo run -- install --crds-only --dry-run -o yaml > deploy/crds.yaml
+
+# Write the golden files of crates/api anew, with Velero's own types (needs Go)
+golden:
+    cd crates/api/golden && go run . ../tests/golden
