@@ -1,0 +1,182 @@
+//! What goes wrong in a plugin.
+
+use std::fmt;
+
+/// An error of a plugin, or of the way to it: a code, the text that users see, and where in the
+/// plugin's source it came from, if the plugin says so.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Error {
+    code: Code,
+    message: String,
+    origin: Option<Origin>,
+}
+
+/// The place in a plugin's source that an error came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// `file:line`.
+    pub file: String,
+    /// The function.
+    pub function: String,
+}
+
+/// What kind of failure it was, in the words of gRPC, which all plugins speak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "named and defined by gRPC")]
+pub enum Code {
+    Cancelled,
+    /// Plugins written with Velero's framework answer this for every error of their own.
+    Unknown,
+    InvalidArgument,
+    DeadlineExceeded,
+    NotFound,
+    AlreadyExists,
+    PermissionDenied,
+    ResourceExhausted,
+    FailedPrecondition,
+    Aborted,
+    OutOfRange,
+    Unimplemented,
+    Internal,
+    Unavailable,
+    DataLoss,
+    Unauthenticated,
+}
+
+/// What an error means for the question whether to try again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Class {
+    /// It will be the same the next time.
+    Permanent,
+    /// It may pass: the plugin was not there, or took too long.
+    Transient,
+    /// The plugin does not have the method; for an optional one that is a normal answer.
+    Unimplemented,
+    /// The plugin did not say. Worth a few tries, not many.
+    Unclear,
+}
+
+/// What Velero's framework says for an operation id that a plugin does not know. The text is all
+/// that tells it apart.
+const INVALID_OPERATION: (&str, &str) = ("operation ID ", " is invalid");
+const NOT_ASYNCHRONOUS: &str = "does not support asynchronous operations";
+
+impl Error {
+    /// An error with a code.
+    pub fn new(code: Code, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), origin: None }
+    }
+
+    /// An error of which nothing more is known.
+    pub fn unknown(message: impl Into<String>) -> Self {
+        Self::new(Code::Unknown, message)
+    }
+
+    /// The plugin does not have `method`.
+    pub fn unimplemented(method: &str) -> Self {
+        Self::new(Code::Unimplemented, format!("{method} is not implemented"))
+    }
+
+    /// The operation `id` is not, or no longer, known.
+    pub fn invalid_operation(id: impl fmt::Display) -> Self {
+        let (before, after) = INVALID_OPERATION;
+        Self::unknown(format!("{before}{id}{after}"))
+    }
+
+    /// The plugin starts no operations, so there is none to ask about.
+    pub fn not_asynchronous() -> Self {
+        Self::unknown(format!("Plugin {NOT_ASYNCHRONOUS}"))
+    }
+
+    /// The same error, with the place it came from.
+    #[must_use]
+    pub fn from_origin(mut self, origin: Option<Origin>) -> Self {
+        self.origin = origin;
+        self
+    }
+
+    /// The same error, its text led in by what was being done.
+    #[must_use]
+    pub fn context(mut self, what: impl fmt::Display) -> Self {
+        self.message = format!("{what}: {}", self.message);
+        self
+    }
+
+    /// The code.
+    pub fn code(&self) -> Code {
+        self.code
+    }
+
+    /// The text that users see.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// Where in the plugin's source it came from.
+    pub fn origin(&self) -> Option<&Origin> {
+        self.origin.as_ref()
+    }
+
+    /// Whether it makes sense to try again.
+    pub fn class(&self) -> Class {
+        match self.code {
+            Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled => Class::Transient,
+            Code::Unimplemented => Class::Unimplemented,
+            Code::InvalidArgument
+            | Code::NotFound
+            | Code::AlreadyExists
+            | Code::PermissionDenied
+            | Code::FailedPrecondition
+            | Code::OutOfRange
+            | Code::DataLoss
+            | Code::Unauthenticated => Class::Permanent,
+            Code::Unknown if says_permanent(&self.message) => Class::Permanent,
+            Code::Unknown | Code::ResourceExhausted | Code::Aborted | Code::Internal => {
+                Class::Unclear
+            }
+        }
+    }
+}
+
+/// Whether a text is one of the two by which Velero's framework says "never".
+fn says_permanent(message: &str) -> bool {
+    let (before, after) = INVALID_OPERATION;
+    let invalid = message.find(before).is_some_and(|at| {
+        message.get(at + before.len()..).is_some_and(|rest| rest.contains(after))
+    });
+    invalid || message.contains(NOT_ASYNCHRONOUS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_class_of_an_error_follows_from_its_code_and_where_go_has_none_from_its_text() {
+        let go = |text: &str| Error::unknown(text);
+        for (error, class) in [
+            (Error::new(Code::Unavailable, "gone"), Class::Transient),
+            (Error::new(Code::DeadlineExceeded, "slow"), Class::Transient),
+            (Error::new(Code::NotFound, "no such snapshot"), Class::Permanent),
+            (Error::unimplemented("UploadSnapshot"), Class::Unimplemented),
+            (Error::invalid_operation("op-1"), Class::Permanent),
+            (Error::not_asynchronous(), Class::Permanent),
+            (go("rpc error: code = Unknown desc = operation ID x y is invalid"), Class::Permanent),
+            (go("operation ID is missing"), Class::Unclear),
+            (go("the disk is invalid"), Class::Unclear),
+            (Error::new(Code::Aborted, "plugin panicked"), Class::Unclear),
+        ] {
+            assert_eq!(error.class(), class, "{error:?}");
+        }
+    }
+
+    #[test]
+    fn the_texts_that_tell_permanent_errors_are_those_of_veleros_framework() {
+        assert_eq!(Error::invalid_operation("op-1").message(), "operation ID op-1 is invalid");
+        assert_eq!(
+            Error::not_asynchronous().message(),
+            "Plugin does not support asynchronous operations"
+        );
+    }
+}

@@ -1,0 +1,144 @@
+//! Kubernetes objects on their way to and from plugins.
+
+use std::ops::Deref;
+use std::sync::OnceLock;
+
+use bytes::Bytes;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// A Kubernetes object of any kind, as JSON.
+///
+/// It is kept as the bytes that it came as: most items pass through untouched, and those that are
+/// read are read into the type that their reader knows, with [`parse`](Self::parse). It is known to
+/// be an object of JSON with a `kind`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Item {
+    json: Bytes,
+}
+
+/// Bytes that are no Kubernetes object.
+#[derive(Debug, thiserror::Error)]
+pub enum InvalidItem {
+    /// There is nothing.
+    #[error("the item is empty")]
+    Empty,
+    /// It is no JSON, or not of the expected type.
+    #[error("the item is no valid JSON of its kind: {0}")]
+    Json(#[from] serde_json::Error),
+    /// It does not say what it is.
+    #[error("the item has no `kind`")]
+    NoKind,
+}
+
+impl Item {
+    /// Takes JSON as it is, after a look at its form.
+    pub fn from_json(json: impl Into<Bytes>) -> Result<Self, InvalidItem> {
+        #[derive(Deserialize)]
+        struct Envelope<'a> {
+            #[serde(borrow)]
+            kind: Option<std::borrow::Cow<'a, str>>,
+        }
+        let json = json.into();
+        if json.is_empty() {
+            return Err(InvalidItem::Empty);
+        }
+        let envelope: Envelope<'_> = serde_json::from_slice(&json)?;
+        match envelope.kind {
+            Some(kind) if !kind.is_empty() => Ok(Self { json }),
+            _ => Err(InvalidItem::NoKind),
+        }
+    }
+
+    /// Writes an object as JSON. It must have its `apiVersion` and `kind`.
+    pub fn from_object(object: &impl Serialize) -> Result<Self, InvalidItem> {
+        Self::from_json(serde_json::to_vec(object)?)
+    }
+
+    /// Reads it as a type: one of Kubernetes' own, or `serde_json::Value`.
+    pub fn parse<T: DeserializeOwned>(&self) -> Result<T, InvalidItem> {
+        Ok(serde_json::from_slice(&self.json)?)
+    }
+
+    /// The JSON.
+    pub fn json(&self) -> &Bytes {
+        &self.json
+    }
+}
+
+/// A Backup or Restore together with its JSON, which is made once and serves all calls of a run.
+#[derive(Debug)]
+pub struct Encoded<T> {
+    value: T,
+    json: OnceLock<Bytes>,
+}
+
+impl<T: Serialize> Encoded<T> {
+    /// Takes a value.
+    pub fn new(value: T) -> Self {
+        Self { value, json: OnceLock::new() }
+    }
+
+    /// Its JSON.
+    pub fn json(&self) -> Bytes {
+        // The resources of the API have string keys and no fallible parts: they can be written.
+        let encode = || serde_json::to_vec(&self.value).unwrap_or_default().into();
+        self.json.get_or_init(encode).clone()
+    }
+}
+
+impl<T: DeserializeOwned> Encoded<T> {
+    /// Reads a value from JSON, which is kept as it is.
+    pub fn from_json(json: Bytes) -> Result<Self, serde_json::Error> {
+        Ok(Self { value: serde_json::from_slice(&json)?, json: OnceLock::from(json) })
+    }
+}
+
+impl<T> Deref for Encoded<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_item_is_an_object_with_a_kind() {
+        for (json, expected) in [
+            (r#"{"kind":"Pod"}"#, Ok(())),
+            (r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a"}}"#, Ok(())),
+            ("", Err("the item is empty")),
+            (r#"{"apiVersion":"v1"}"#, Err("the item has no `kind`")),
+            (r#"{"kind":""}"#, Err("the item has no `kind`")),
+            ("[]", Err("invalid type")),
+            (r#"{"kind":"Pod""#, Err("EOF")),
+            ("\u{0}", Err("expected value")),
+        ] {
+            match (Item::from_json(json.as_bytes().to_vec()), expected) {
+                (Ok(item), Ok(())) => assert_eq!(item.json(), json.as_bytes()),
+                (Err(error), Err(words)) => {
+                    assert!(error.to_string().contains(words), "{json}: {error}");
+                }
+                (got, _) => panic!("{json}: {got:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn bytes_pass_through_unchanged() {
+        let json = r#"{ "kind":"X", "big":12345678901234567890, "b":1, "a":[1.50] }"#;
+        assert_eq!(Item::from_json(json.as_bytes().to_vec()).unwrap().json(), json.as_bytes());
+    }
+
+    #[test]
+    fn a_backup_that_was_read_is_written_as_it_came() {
+        let json = Bytes::from_static(br#"{"metadata":{"name":"b"},"spec":{"ttl":"720h0m0s"}}"#);
+        let backup: Encoded<bowline_api::Backup> = Encoded::from_json(json.clone()).unwrap();
+        assert_eq!(backup.spec.ttl.to_string(), "720h0m0s");
+        assert_eq!(backup.json(), json);
+    }
+}

@@ -1,0 +1,171 @@
+//! Actions on items.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bowline_api::{Backup, Restore};
+
+use crate::id::id;
+use crate::{Encoded, Error, Item, Progress, ResourceIdentifier, ResourceSelector, Result};
+
+id! {
+    /// The id of an operation that an action started. Only the action knows what it means.
+    OperationId
+}
+
+/// Takes part in the backup of items.
+#[async_trait]
+pub trait BackupItemAction: Send + Sync {
+    /// Which items it wants to see.
+    async fn applies_to(&self) -> Result<ResourceSelector>;
+
+    /// Is shown an item before it is stored. Returns it, changed or not, and what belongs to it.
+    async fn execute(&self, item: &Item, backup: &Encoded<Backup>) -> Result<BackupOutput>;
+
+    /// How an operation goes that `execute` started, maybe in another process.
+    async fn progress(
+        &self,
+        operation: &OperationId,
+        backup: &Encoded<Backup>,
+    ) -> Result<Progress> {
+        let _ = (operation, backup);
+        Err(Error::not_asynchronous())
+    }
+
+    /// Asks an operation to stop. No error if it has ended, or cannot be stopped.
+    async fn cancel(&self, operation: &OperationId, backup: &Encoded<Backup>) -> Result<()> {
+        let _ = (operation, backup);
+        Ok(())
+    }
+}
+
+/// What a [`BackupItemAction`] made of an item.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BackupOutput {
+    /// The item to store.
+    pub item: Item,
+    /// Items to back up before this one.
+    pub additional_items: Vec<ResourceIdentifier>,
+    /// The operation that was started, if one was.
+    pub operation: Option<OperationId>,
+    /// Items to fetch afresh and store again once the operation has ended.
+    pub post_operation_items: Vec<ResourceIdentifier>,
+}
+
+impl BackupOutput {
+    /// Nothing but the item.
+    pub fn unchanged(item: &Item) -> Self {
+        Self {
+            item: item.clone(),
+            additional_items: Vec::new(),
+            operation: None,
+            post_operation_items: Vec::new(),
+        }
+    }
+}
+
+/// Takes part in the restore of items.
+#[async_trait]
+pub trait RestoreItemAction: Send + Sync {
+    /// Which items it wants to see.
+    async fn applies_to(&self) -> Result<ResourceSelector>;
+
+    /// Is shown an item before it is created, beside the item as it was backed up.
+    async fn execute(
+        &self,
+        item: &Item,
+        item_from_backup: &Item,
+        restore: &Encoded<Restore>,
+    ) -> Result<RestoreOutput>;
+
+    /// How an operation goes that `execute` started, maybe in another process.
+    async fn progress(
+        &self,
+        operation: &OperationId,
+        restore: &Encoded<Restore>,
+    ) -> Result<Progress> {
+        let _ = (operation, restore);
+        Err(Error::not_asynchronous())
+    }
+
+    /// Asks an operation to stop. No error if it has ended, or cannot be stopped.
+    async fn cancel(&self, operation: &OperationId, restore: &Encoded<Restore>) -> Result<()> {
+        let _ = (operation, restore);
+        Ok(())
+    }
+
+    /// Whether additional items that were restored are ready, so that the item itself can be.
+    /// Asked again and again after an output with [`RestoreOutput::wait`].
+    async fn are_additional_items_ready(
+        &self,
+        items: &[ResourceIdentifier],
+        restore: &Encoded<Restore>,
+    ) -> Result<bool> {
+        let _ = (items, restore);
+        Ok(true)
+    }
+}
+
+/// What a [`RestoreItemAction`] made of an item.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RestoreOutput {
+    /// The item to create.
+    pub item: Item,
+    /// Items to restore before this one.
+    pub additional_items: Vec<ResourceIdentifier>,
+    /// Whether the item is not to be created at all.
+    pub skip_restore: bool,
+    /// The operation that was started, if one was. It counts even if the item is skipped.
+    pub operation: Option<OperationId>,
+    /// Whether the item must wait until its additional items are ready.
+    pub wait: Option<Wait>,
+}
+
+/// For how long an item waits for its additional items.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wait {
+    /// The longest wait; if not given, the server's.
+    pub timeout: Option<Duration>,
+}
+
+impl RestoreOutput {
+    /// Nothing but the item.
+    pub fn unchanged(item: &Item) -> Self {
+        Self {
+            item: item.clone(),
+            additional_items: Vec::new(),
+            skip_restore: false,
+            operation: None,
+            wait: None,
+        }
+    }
+
+    /// The item is not to be created.
+    pub fn skip(item: &Item) -> Self {
+        Self { skip_restore: true, ..Self::unchanged(item) }
+    }
+}
+
+/// Takes part in the deletion of a backup.
+#[async_trait]
+pub trait DeleteItemAction: Send + Sync {
+    /// Which items it wants to see.
+    async fn applies_to(&self) -> Result<ResourceSelector>;
+
+    /// Is shown an item whose backup is being deleted.
+    async fn execute(&self, item: &Item, backup: &Encoded<Backup>) -> Result<()>;
+}
+
+/// Says what must be backed up together.
+#[async_trait]
+pub trait ItemBlockAction: Send + Sync {
+    /// Which items it wants to see.
+    async fn applies_to(&self) -> Result<ResourceSelector>;
+
+    /// The items that must be in one block with this one.
+    async fn get_related_items(
+        &self,
+        item: &Item,
+        backup: &Encoded<Backup>,
+    ) -> Result<Vec<ResourceIdentifier>>;
+}
