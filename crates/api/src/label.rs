@@ -26,7 +26,8 @@ pub const PVC_NAMESPACE_NAME: &str = "velero.io/pvc-namespace-name";
 pub const VOLUME_NAMESPACE: &str = "velero.io/volume-namespace";
 /// Format of a repository.
 pub const REPOSITORY_TYPE: &str = "velero.io/repository-type";
-/// Repository that a maintenance job is for.
+/// Repository that a maintenance job is for. Velero shortens long values of this one label by
+/// another rule than [`value`]: to a SHA3-224 hash.
 pub const REPOSITORY_NAME: &str = "velero.io/repo-name";
 /// DataUpload that a pod works for.
 pub const DATA_UPLOAD: &str = "velero.io/data-upload";

@@ -13,8 +13,9 @@
 //!
 //! # Rules that hold for all of them
 //!
-//! - **Nothing is lost.** A field that we do not know lands in [`Unknown`] and is written back; a
-//!   phase that we do not know is an `Other(String)`.
+//! - **Nothing of Velero's is lost.** A field that we do not know lands in [`Unknown`] and is written
+//!   back; a phase that we do not know is an `Other(String)`. Types of Kubernetes' own inside them
+//!   (selectors, references, conditions) are those of this version.
 //! - **Reading is generous, as Go's is.** A missing field is its empty value, also where the CRD
 //!   requires it, and so is a `null` list or map. Only a value of the wrong type is an error.
 //! - **Writing is what Go writes.** A field that Velero leaves out when empty is left out; one that
@@ -24,15 +25,6 @@
 //!   from [`crds::all`], not from kube's `Backup::crd()`, which would add one.
 //! - The one field of ours in Velero's kinds is `status.conditions` of [`Backup`] and [`Restore`];
 //!   see [`condition`].
-
-#![allow(
-    clippy::doc_markdown,
-    reason = "doc comments become descriptions in the CRDs, where kinds are words"
-)]
-#![allow(
-    clippy::duplicated_attributes,
-    reason = "the printer columns of kube's derive repeat their types"
-)]
 
 pub mod annotation;
 pub mod backup;

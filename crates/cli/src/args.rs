@@ -16,20 +16,17 @@ use crate::output;
 pub(crate) struct Args {
     #[command(subcommand)]
     pub(crate) command: Command,
-
-    #[command(flatten)]
-    pub(crate) cluster: ClusterArgs,
 }
 
 /// Which cluster a command talks to.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ClusterArgs {
     /// The kubeconfig file to use [default: $KUBECONFIG, then ~/.kube/config, then the pod's own]
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, value_name = "FILE")]
     pub(crate) kubeconfig: Option<PathBuf>,
 
     /// The context of the kubeconfig to use [default: its current one]
-    #[arg(long, global = true, value_name = "NAME")]
+    #[arg(long, value_name = "NAME")]
     pub(crate) kubecontext: Option<String>,
 }
 
@@ -57,17 +54,21 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Args, E
 fn mistake(error: &clap::Error, words: &[OsString]) -> String {
     let text = error.to_string();
     let what = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
-    let suggestion = [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand]
-        .into_iter()
-        .find_map(|kind| error.get(kind));
-    let meant = match suggestion {
-        Some(ContextValue::String(word)) => format!("; did you mean `{word}`?"),
+    let listed = |kind, before: &str, after: &str| match error.get(kind) {
+        Some(ContextValue::String(word)) => format!("{before}{word}{after}"),
         Some(ContextValue::Strings(words)) if !words.is_empty() => {
-            format!("; did you mean `{}`?", words.join("` or `"))
+            format!("{before}{}{after}", words.join(", "))
         }
         _ => String::new(),
     };
-    format!("{what}{meant}; see `{} --help`", command_of(words))
+    let missing = match error.kind() {
+        ErrorKind::MissingRequiredArgument => listed(ContextKind::InvalidArg, " ", ""),
+        _ => String::new(),
+    };
+    let allowed = listed(ContextKind::ValidValue, "; possible values are ", "");
+    let meant = listed(ContextKind::SuggestedArg, "; did you mean `", "`?")
+        + &listed(ContextKind::SuggestedSubcommand, "; did you mean `", "`?");
+    format!("{what}{missing}{allowed}{meant}; see `{} --help`", command_of(words))
 }
 
 /// The innermost command that was named.

@@ -1,28 +1,51 @@
 //! A client for the cluster that the user means.
 
-use anyhow::Context as _;
-use kube::config::{Config, KubeConfigOptions, Kubeconfig};
+use anyhow::{Context as _, bail};
+use kube::config::{Config, KubeConfigOptions, Kubeconfig, KubeconfigError};
 
 use crate::args::ClusterArgs;
 
-/// Follows `--kubeconfig` and `--kubecontext`, and else what kubectl would use.
+/// Follows `--kubeconfig` and `--kubecontext`, then `$KUBECONFIG` and `~/.kube/config`, and where
+/// there is no such file the pod that we run in.
 pub(crate) async fn client(args: &ClusterArgs) -> anyhow::Result<kube::Client> {
+    let config = config(args).await?;
+    kube::Client::try_from(config).context("cannot make a client from the kubeconfig")
+}
+
+async fn config(args: &ClusterArgs) -> anyhow::Result<Config> {
     let options =
         KubeConfigOptions { context: args.kubecontext.clone(), ..KubeConfigOptions::default() };
-    let config = match &args.kubeconfig {
-        Some(path) => {
-            let file = Kubeconfig::read_from(path)
-                .with_context(|| format!("cannot read the kubeconfig {}", path.display()))?;
-            Config::from_custom_kubeconfig(file, &options).await
-        }
-        None if args.kubecontext.is_some() => Config::from_kubeconfig(&options).await,
-        None => {
-            return Config::infer()
-                .await
-                .context("no cluster to talk to; set KUBECONFIG, or name a file with --kubeconfig")
-                .and_then(|config| kube::Client::try_from(config).context("cannot make a client"));
-        }
+    let read = match &args.kubeconfig {
+        Some(path) => Kubeconfig::read_from(path),
+        None => Kubeconfig::read(),
     };
-    let config = config.context("cannot use the kubeconfig")?;
-    kube::Client::try_from(config).context("cannot make a client from the kubeconfig")
+    let file = match read {
+        Ok(file) => file,
+        Err(_) if args.kubeconfig.is_none() && is_in_a_pod() => {
+            return Config::incluster().context("cannot use the credentials of this pod");
+        }
+        Err(error) => bail!("{}; {HINT}", why_unreadable(&error)),
+    };
+    Config::from_custom_kubeconfig(file, &options)
+        .await
+        .with_context(|| format!("the kubeconfig names no cluster to talk to; {HINT}"))
+}
+
+const HINT: &str = "set KUBECONFIG, or name a file with --kubeconfig";
+
+fn is_in_a_pod() -> bool {
+    std::env::var_os("KUBERNETES_SERVICE_HOST").is_some()
+}
+
+/// Why a kubeconfig cannot be read. A parser would quote the lines around the mistake, and in this
+/// file they may hold a token.
+fn why_unreadable(error: &KubeconfigError) -> String {
+    match error {
+        KubeconfigError::ReadConfig(error, path) => {
+            format!("cannot read the kubeconfig {}: {error}", path.display())
+        }
+        KubeconfigError::FindPath => "there is no kubeconfig".to_owned(),
+        KubeconfigError::Parse(_) => "the kubeconfig is no valid YAML of its kind".to_owned(),
+        other => format!("cannot read the kubeconfig: {other}"),
+    }
 }

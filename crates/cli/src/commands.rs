@@ -20,9 +20,9 @@ pub(crate) enum Command {
 /// Runs a command to its end.
 pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
     match args.command {
-        Command::Install(command) => install::run(command, &args.cluster).await,
+        Command::Install(command) => install::run(command).await,
         Command::Demo(command) => demo::run(command).await,
-        Command::Version(version::Args {}) => Ok(version::run()),
-        Command::Completion(command) => Ok(completion::run(&command)),
+        Command::Version(version::Args {}) => version::run(),
+        Command::Completion(command) => completion::run(&command),
     }
 }

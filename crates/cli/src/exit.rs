@@ -11,6 +11,8 @@ pub(crate) enum Exit {
     CannotRun,
     /// Ended by Ctrl-C before it was done.
     Interrupted,
+    /// Ended by SIGTERM before it was done.
+    Terminated,
 }
 
 impl From<Exit> for ExitCode {
@@ -20,6 +22,7 @@ impl From<Exit> for ExitCode {
             Exit::CannotRun => 2,
             // 128 plus the number of the signal, as shells count.
             Exit::Interrupted => 130,
+            Exit::Terminated => 143,
         })
     }
 }

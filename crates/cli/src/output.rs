@@ -6,9 +6,15 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Writes data. A reader that has gone away (`bowline … | head`) is no error.
-pub(crate) fn data(text: impl Display) {
-    let _ = write!(io::stdout(), "{text}");
+/// Writes data. A reader that has gone away (`bowline … | head`) is no error; a full disk is.
+pub(crate) fn data(text: impl Display) -> anyhow::Result<()> {
+    let mut stdout = io::stdout();
+    match write!(stdout, "{text}").and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(anyhow::Error::new(error).context("cannot write to standard output"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Says a line to the user.

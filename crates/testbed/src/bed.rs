@@ -41,12 +41,13 @@ while [ $i -lt 100 ]; do
   kill -9 $pids 2>/dev/null
   i=$((i+1)); sleep 0.05
 done
-find /sys/fs/cgroup -depth -type d -path "*/$1*" -exec rmdir {} + 2>/dev/null
-[ "$3" = keep ] && exit 0
 i=0
-while [ -e "$2" ] && [ $i -lt 100 ]; do
-  rm -rf -- "$2" 2>/dev/null
-  i=$((i+1)); [ -e "$2" ] && sleep 0.05
+while [ $i -lt 100 ]; do
+  find /sys/fs/cgroup -depth -type d -path "*/$1*" -exec rmdir {} + 2>/dev/null
+  groups=$(find /sys/fs/cgroup -type d -path "*/$1*" 2>/dev/null)
+  [ "$3" = keep ] || rm -rf -- "$2" 2>/dev/null
+  [ -z "$groups" ] && { [ "$3" = keep ] || [ ! -e "$2" ]; } && break
+  i=$((i+1)); sleep 0.05
 done
 exit 0
 "#;
@@ -172,7 +173,7 @@ impl Bed {
 impl Drop for Inner {
     fn drop(&mut self) {
         drop(self.lifeline.take());
-        // Bounded by the janitor's own loops: ten seconds at the worst.
+        // Bounded by the janitor's own loops, of a hundred rounds each.
         let _ = self.janitor.wait();
     }
 }

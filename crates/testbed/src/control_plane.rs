@@ -20,9 +20,6 @@ use crate::{Bed, Error, kubeconfig, port};
 /// it is slower.
 const START_LIMIT: Duration = Duration::from_mins(2);
 
-/// How often a start is tried again when a port that was free has been taken meanwhile.
-const PORT_TRIES: usize = 3;
-
 /// How a control plane is started.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
@@ -35,14 +32,23 @@ pub struct ControlPlane {
     // In the order in which they end.
     _scheduler: Process,
     _controller_manager: Process,
-    _forward: Option<Forward>,
-    _api_server: Process,
-    _etcd: Process,
-    kubeconfig: PathBuf,
-    port: u16,
-    inner_port: u16,
+    api: ApiServer,
     authority: Authority,
     bed: Bed,
+}
+
+/// The API server and its store, reachable from this machine.
+struct ApiServer {
+    // In the order in which they end.
+    _forward: Option<Forward>,
+    _process: Process,
+    _etcd: Process,
+    /// Its port where it runs, which may be in a namespace.
+    inner_port: u16,
+    /// Its port on this machine.
+    port: u16,
+    kubeconfig: PathBuf,
+    client: Client,
 }
 
 struct Ports {
@@ -53,6 +59,8 @@ struct Ports {
 
 /// The files that the programs are configured with.
 struct Pki {
+    store_authority: Authority,
+    store: Identity,
     authority: Authority,
     api_server: Identity,
     kubelet_client: Identity,
@@ -73,6 +81,9 @@ struct Binaries {
 impl ControlPlane {
     /// Starts a control plane in `bed` and waits until it is ready.
     pub async fn start(bed: &Bed, options: Options) -> Result<Self, Error> {
+        if let Some(port) = options.port {
+            port::check(port).map_err(|reason| Error::WantedPort { port, reason })?;
+        }
         let [etcd, api_server, controller_manager, scheduler] = program::locate([
             Program::Etcd,
             Program::ApiServer,
@@ -81,63 +92,19 @@ impl ControlPlane {
         ])
         .await?;
         let binaries = Binaries { etcd, api_server, controller_manager, scheduler };
-        if let Some(port) = options.port.filter(|&port| !port::is_free(port)) {
-            return Err(Error::PortInUse { port });
-        }
         let dir = bed.subdir("control-plane").map_err(Error::io("create", bed.dir()))?;
         let pki = Pki::new(&dir)?;
-
-        let mut tries = 1;
-        let (ports, etcd, mut api_server) = loop {
-            let ports = Ports::choose(bed, options.port).map_err(Error::io("bind", &dir))?;
-            match start_api_server(bed, &dir, &binaries, &pki, &ports).await {
-                Ok((etcd, api_server)) => break (ports, etcd, api_server),
-                Err(Error::Process(error)) if error.is_port_conflict() && tries < PORT_TRIES => {
-                    tries += 1;
-                }
-                Err(error) => return Err(error),
-            }
-        };
-        let forward = match bed.isolation() {
-            None => None,
-            Some(isolation) => Some(
-                Forward::start(isolation.clone(), options.port, ports.api)
-                    .map_err(Error::io("forward to", &dir))?,
-            ),
-        };
-        let port = forward.as_ref().map_or(ports.api, Forward::port);
-        let kubeconfig = dir.join("kubeconfig");
-        kubeconfig::write(&kubeconfig, port, &pki.authority.certificate(), &pki.admin)
-            .map_err(Error::io("write", &kubeconfig))?;
-        let client = kubeconfig::client(&kubeconfig).await?;
-        api_server.until(START_LIMIT, || is_ready(&client)).await?;
-
-        let inner = |name: &str, identity: &Identity| -> Result<PathBuf, Error> {
-            let path = dir.join(format!("{name}.kubeconfig"));
-            kubeconfig::write(&path, ports.api, &pki.authority.certificate(), identity)
-                .map_err(Error::io("write", &path))?;
-            Ok(path)
-        };
-        let command = controller_manager_command(
-            &binaries.controller_manager,
-            &pki,
-            &inner("controller-manager", &pki.controller_manager)?,
-        );
-        let mut controller_manager = Process::start(bed, "kube-controller-manager", command)?;
-        let command = scheduler_command(&binaries.scheduler, &inner("scheduler", &pki.scheduler)?);
-        let mut scheduler = Process::start(bed, "kube-scheduler", command)?;
-        controller_manager.until(START_LIMIT, || has_default_service_account(&client)).await?;
-        scheduler.check()?;
-
+        let api = port::with_free(async |free: [u16; 3]| {
+            let ports = Ports::choose(bed, options.port, free);
+            ApiServer::start(bed, &dir, &binaries, &pki, ports, options.port).await
+        })
+        .await?;
+        let (controller_manager, scheduler) =
+            start_controllers(bed, &dir, &binaries, &pki, &api).await?;
         Ok(Self {
             _scheduler: scheduler,
             _controller_manager: controller_manager,
-            _forward: forward,
-            _api_server: api_server,
-            _etcd: etcd,
-            kubeconfig,
-            port,
-            inner_port: ports.api,
+            api,
             authority: pki.authority,
             bed: bed.clone(),
         })
@@ -145,12 +112,12 @@ impl ControlPlane {
 
     /// The kubeconfig of its administrator.
     pub fn kubeconfig(&self) -> &Path {
-        &self.kubeconfig
+        &self.api.kubeconfig
     }
 
     /// The port of its API server on this machine's loopback address.
     pub fn port(&self) -> u16 {
-        self.port
+        self.api.port
     }
 
     /// The bed that it runs in.
@@ -160,14 +127,14 @@ impl ControlPlane {
 
     /// A client with the rights of the administrator.
     pub async fn client(&self) -> Result<Client, Error> {
-        Ok(kubeconfig::client(&self.kubeconfig).await?)
+        Ok(kubeconfig::client(self.kubeconfig()).await?)
     }
 
     /// `kubectl` as the administrator, ready for arguments.
     pub async fn kubectl(&self) -> Result<tokio::process::Command, Error> {
         let [kubectl] = program::locate([Program::Kubectl]).await?;
         let mut command = tokio::process::Command::new(kubectl);
-        command.arg("--kubeconfig").arg(&self.kubeconfig).kill_on_drop(true);
+        command.arg("--kubeconfig").arg(self.kubeconfig()).kill_on_drop(true);
         Ok(command)
     }
 
@@ -180,7 +147,7 @@ impl ControlPlane {
     ) -> Result<PathBuf, Error> {
         let identity = self.authority.client(file, user, group)?;
         let path = self.bed.dir().join("control-plane").join(format!("{file}.kubeconfig"));
-        kubeconfig::write(&path, self.inner_port, &self.authority.certificate(), &identity)
+        kubeconfig::write(&path, self.api.inner_port, &self.authority.certificate(), &identity)
             .map_err(Error::io("write", &path))?;
         Ok(path)
     }
@@ -193,20 +160,24 @@ impl ControlPlane {
 
 impl Ports {
     /// In a namespace of its own the usual ports are free; elsewhere any free ones will do.
-    fn choose(bed: &Bed, wanted: Option<u16>) -> std::io::Result<Self> {
+    fn choose(bed: &Bed, wanted: Option<u16>, [api, etcd, etcd_peer]: [u16; 3]) -> Self {
         if bed.isolation().is_some() {
-            return Ok(Self { api: 6443, etcd: 2379, etcd_peer: 2380 });
+            return Self { api: 6443, etcd: 2379, etcd_peer: 2380 };
         }
-        let api = wanted.map_or_else(port::free, Ok)?;
-        Ok(Self { api, etcd: port::free()?, etcd_peer: port::free()? })
+        Self { api: wanted.unwrap_or(api), etcd, etcd_peer }
     }
 }
 
 impl Pki {
     fn new(dir: &Path) -> Result<Self, Error> {
+        let store = dir.join("store-pki");
+        std::fs::create_dir_all(&store).map_err(Error::io("create", &store))?;
+        let store_authority = Authority::new(&store)?;
         let authority = Authority::new(dir)?;
         let service = ["kubernetes", "kubernetes.default", "kubernetes.default.svc"];
         Ok(Self {
+            store: store_authority.server("etcd", &[])?,
+            store_authority,
             api_server: authority.server("kube-apiserver", &service)?,
             kubelet_client: authority.client(
                 "kube-apiserver-kubelet-client",
@@ -227,46 +198,90 @@ impl Pki {
     }
 }
 
-/// Starts etcd and the API server, and waits until something listens on its port.
-async fn start_api_server(
+impl ApiServer {
+    /// Starts etcd and the API server, and waits until it is ready.
+    async fn start(
+        bed: &Bed,
+        dir: &Path,
+        binaries: &Binaries,
+        pki: &Pki,
+        ports: Ports,
+        wanted: Option<u16>,
+    ) -> Result<Self, Error> {
+        let data = dir.join("etcd");
+        if data.exists() {
+            // Left by a try that lost its port.
+            std::fs::remove_dir_all(&data).map_err(Error::io("remove", &data))?;
+        }
+        let command = etcd_command(&binaries.etcd, &data, pki, &ports);
+        let mut etcd = Process::start(bed, "etcd", command)?;
+        let command = api_server_command(&binaries.api_server, pki, &ports);
+        let mut process = Process::start(bed, "kube-apiserver", command)?;
+        let forward = match bed.isolation() {
+            None => None,
+            Some(isolation) => {
+                let forward = Forward::start(isolation.clone(), wanted, ports.api);
+                Some(forward.map_err(Error::Port)?)
+            }
+        };
+        let port = forward.as_ref().map_or(ports.api, Forward::port);
+        let kubeconfig = dir.join("kubeconfig");
+        kubeconfig::write(&kubeconfig, port, &pki.authority.certificate(), &pki.admin)
+            .map_err(Error::io("write", &kubeconfig))?;
+        let client = kubeconfig::client(&kubeconfig).await?;
+        // Another server may have taken the port: only ours has a certificate that we trust.
+        let ready = tokio::select! {
+            ready = process.until(START_LIMIT, || is_ready(&client)) => ready,
+            // The API server would die of a dead store: name the one that died first.
+            dead = etcd.ended() => Err(dead),
+        };
+        etcd.check()?;
+        ready?;
+        Ok(Self {
+            _forward: forward,
+            _process: process,
+            _etcd: etcd,
+            inner_port: ports.api,
+            port,
+            kubeconfig,
+            client,
+        })
+    }
+}
+
+/// Starts the controllers and the scheduler, and waits until they have begun their work.
+async fn start_controllers(
     bed: &Bed,
     dir: &Path,
     binaries: &Binaries,
     pki: &Pki,
-    ports: &Ports,
+    api: &ApiServer,
 ) -> Result<(Process, Process), Error> {
-    let data = dir.join("etcd");
-    if data.exists() {
-        // Left by a try that lost its port.
-        std::fs::remove_dir_all(&data).map_err(Error::io("remove", &data))?;
-    }
-    let mut etcd = Process::start(bed, "etcd", etcd_command(&binaries.etcd, &data, ports))?;
-    let command = api_server_command(&binaries.api_server, pki, ports);
-    let mut api_server = Process::start(bed, "kube-apiserver", command)?;
-    let port = ports.api;
-    let isolation = bed.isolation().cloned();
-    let listens = || {
-        let isolation = isolation.clone();
-        async move {
-            match isolation {
-                Some(isolation) => isolation.dial(port).ok().map(drop),
-                None => tokio::net::TcpStream::connect(("127.0.0.1", port)).await.ok().map(drop),
-            }
-        }
+    let kubeconfig = |name: &str, identity: &Identity| -> Result<PathBuf, Error> {
+        let path = dir.join(format!("{name}.kubeconfig"));
+        kubeconfig::write(&path, api.inner_port, &pki.authority.certificate(), identity)
+            .map_err(Error::io("write", &path))?;
+        Ok(path)
     };
-    let outcome = api_server.until(START_LIMIT, listens).await;
-    // A dead etcd shows as an API server that never listens: name the one that died first.
-    etcd.check()?;
-    outcome?;
-    Ok((etcd, api_server))
+    let own = kubeconfig("controller-manager", &pki.controller_manager)?;
+    let command = controller_manager_command(&binaries.controller_manager, pki, &own);
+    let mut controller_manager = Process::start(bed, "kube-controller-manager", command)?;
+    let own = kubeconfig("scheduler", &pki.scheduler)?;
+    let command = with_own_kubeconfig(&binaries.scheduler, &own);
+    let mut scheduler = Process::start(bed, "kube-scheduler", command)?;
+    controller_manager.until(START_LIMIT, || has_default_service_account(&api.client)).await?;
+    scheduler.check()?;
+    Ok((controller_manager, scheduler))
 }
 
-fn etcd_command(binary: &Path, data: &Path, ports: &Ports) -> Command {
-    let client = format!("http://127.0.0.1:{}", ports.etcd);
-    let peer = format!("http://127.0.0.1:{}", ports.etcd_peer);
+/// The store has an authority of its own: a client of the API server is none of the store's.
+fn etcd_command(binary: &Path, data: &Path, pki: &Pki, ports: &Ports) -> Command {
+    let client = format!("https://127.0.0.1:{}", ports.etcd);
+    let peer = format!("https://127.0.0.1:{}", ports.etcd_peer);
     let mut command = Command::new(binary);
     command
         .args(["--name=bowline", "--log-level=warn", "--unsafe-no-fsync"])
+        .args(["--client-cert-auth=true", "--peer-client-cert-auth=true"])
         .arg(format!("--data-dir={}", data.display()))
         .arg(format!("--listen-client-urls={client}"))
         .arg(format!("--advertise-client-urls={client}"))
@@ -274,6 +289,15 @@ fn etcd_command(binary: &Path, data: &Path, ports: &Ports) -> Command {
         .arg(format!("--initial-advertise-peer-urls={peer}"))
         .arg(format!("--initial-cluster=bowline={peer}"))
         .arg("--quota-backend-bytes=8589934592");
+    for prefix in ["", "peer-"] {
+        command
+            .arg(format!(
+                "--{prefix}trusted-ca-file={}",
+                pki.store_authority.certificate().display()
+            ))
+            .arg(format!("--{prefix}cert-file={}", pki.store.certificate.display()))
+            .arg(format!("--{prefix}key-file={}", pki.store.key.display()));
+    }
     command
 }
 
@@ -293,8 +317,11 @@ fn api_server_command(binary: &Path, pki: &Pki, ports: &Ports) -> Command {
     file("kubelet-client-certificate", &pki.kubelet_client.certificate);
     file("kubelet-client-key", &pki.kubelet_client.key);
     file("kubelet-certificate-authority", &pki.authority.certificate());
+    file("etcd-cafile", &pki.store_authority.certificate());
+    file("etcd-certfile", &pki.store.certificate);
+    file("etcd-keyfile", &pki.store.key);
     command
-        .arg(format!("--etcd-servers=http://127.0.0.1:{}", ports.etcd))
+        .arg(format!("--etcd-servers=https://127.0.0.1:{}", ports.etcd))
         .arg(format!("--secure-port={}", ports.api))
         .args(["--bind-address=127.0.0.1", "--advertise-address=127.0.0.1"])
         // A loopback address is no legal endpoint of the `kubernetes` service.
@@ -324,10 +351,6 @@ fn controller_manager_command(binary: &Path, pki: &Pki, kubeconfig: &Path) -> Co
         .arg(format!("--cluster-signing-key-file={}", pki.authority.key().display()))
         .args(["--kube-api-qps=200", "--kube-api-burst=400"]);
     command
-}
-
-fn scheduler_command(binary: &Path, kubeconfig: &Path) -> Command {
-    with_own_kubeconfig(binary, kubeconfig)
 }
 
 /// Neither serves anything that we ask for, so neither needs a port.

@@ -24,12 +24,30 @@ pub enum Error {
     /// A kubeconfig or the client made from it.
     #[error(transparent)]
     Kubeconfig(#[from] crate::kubeconfig::Error),
-    /// The wanted port is taken.
-    #[error("port {port} on 127.0.0.1 is in use; choose another one, or none to get a free one")]
-    PortInUse {
+    /// The wanted port cannot be had.
+    #[error(
+        "cannot listen on port {port} of 127.0.0.1: {reason}; choose another one, or none to get a free one"
+    )]
+    WantedPort {
         /// The port.
         port: u16,
+        /// What the system said.
+        reason: io::Error,
     },
+    /// No port can be had.
+    #[error("cannot listen on 127.0.0.1")]
+    Port(#[source] io::Error),
+    /// A program that runs to its end failed.
+    #[error("{program} failed: {reason}")]
+    Failed {
+        /// The program.
+        program: &'static str,
+        /// What it said.
+        reason: String,
+    },
+    /// It must run on the machine itself.
+    #[error("{0} cannot run in a bed with namespaces of its own; use one without")]
+    Isolated(&'static str),
     /// A file of the bed.
     #[error("cannot {action} {}", path.display())]
     Io {

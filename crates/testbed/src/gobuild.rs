@@ -3,7 +3,7 @@
 //! # Guarantees
 //! A program is in the cache whole or not at all: it is built elsewhere and moved in. A lock per
 //! module makes parallel tests build once; those that wait say so. The folder's name carries the
-//! version and a hash of the recipe, so that a change of either never finds an old binary.
+//! version and a hash of the module's files, so that a change of either never finds an old binary.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, IsTerminal as _};
@@ -16,6 +16,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
 
+use crate::Bed;
 use crate::env;
 use crate::lock;
 use crate::program::{Module, Program};
@@ -109,7 +110,8 @@ impl Cache {
 
     fn folder(&self, module: &Module) -> PathBuf {
         let mut hash = Sha256::new();
-        for (_, text) in module.files {
+        for (name, text) in module.files {
+            hash.update(name);
             hash.update(text);
         }
         hash.update(module.ldflags);
@@ -124,7 +126,7 @@ impl Cache {
         let module = first.module();
         let folder = self.folder(module);
         std::fs::create_dir_all(&folder).map_err(cache_error(&folder))?;
-        let what = format!("build of {} {}", module.name, module.version);
+        let what = format!("the build of {} {}", module.name, module.version);
         let _lock =
             lock::acquire(&folder.join(".lock"), &what).await.map_err(cache_error(&folder))?;
         let missing: Vec<Program> =
@@ -132,14 +134,19 @@ impl Cache {
         if missing.is_empty() {
             return Ok(());
         }
-        let work = tempfile::tempdir_in(&folder).map_err(cache_error(&folder))?;
+        // A bed in the cache, where a rename into place is possible: it ends Go and removes what
+        // Go wrote, also when we are killed.
+        let bed = Bed::below(&folder).map_err(|error| Error::Build {
+            programs: names(&missing),
+            reason: error.to_string(),
+        })?;
         for (name, text) in module.files {
-            let path = work.path().join(name);
+            let path = bed.dir().join(name);
             std::fs::write(&path, text).map_err(cache_error(&path))?;
         }
-        run_go(module, &missing, work.path()).await?;
+        run_go(module, &missing, &bed).await?;
         for program in missing {
-            let built = work.path().join("out").join(default_name(program.package()));
+            let built = bed.dir().join("out").join(default_name(program.package()));
             let path = self.path(program);
             std::fs::rename(&built, &path).map_err(cache_error(&path))?;
         }
@@ -152,18 +159,27 @@ fn cache_error(path: &Path) -> impl FnOnce(io::Error) -> Error {
     move |reason| Error::Cache { path, reason }
 }
 
-async fn run_go(module: &Module, programs: &[Program], work: &Path) -> Result<(), Error> {
-    let names = programs.iter().map(|program| program.file_name()).collect::<Vec<_>>().join(", ");
+fn names(programs: &[Program]) -> String {
+    programs.iter().map(|program| program.file_name()).collect::<Vec<_>>().join(", ")
+}
+
+async fn run_go(module: &Module, programs: &[Program], bed: &Bed) -> Result<(), Error> {
+    let names = names(programs);
     let failed = |reason: String| Error::Build { programs: names.clone(), reason };
+    let scratch = bed.subdir("tmp").map_err(|error| failed(error.to_string()))?;
     let spawned = Command::new("go")
         .args(["build", "-v", "-ldflags"])
         .arg(format!("-s -w {}", module.ldflags))
         .args(["-o", "out/"])
         .args(programs.iter().map(|program| program.package()))
-        .current_dir(work)
+        .current_dir(bed.dir())
         .env("GOFLAGS", "-buildvcs=false -trimpath")
         .env("GOWORK", "off")
+        .env("GOTMPDIR", scratch)
         .env("CGO_ENABLED", "0")
+        .env_remove("GOOS")
+        .env_remove("GOARCH")
+        .env(env::BED, bed.id())
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())

@@ -22,6 +22,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
+use std::time::Duration;
 
 use nix::mount::MsFlags;
 use nix::sched::CloneFlags;
@@ -30,6 +31,9 @@ use crate::env;
 
 /// The address of the node inside its network namespace. It exists nowhere else.
 pub const NODE_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
+
+/// How long the first process may take to prepare the namespaces.
+const PREPARE_LIMIT: Duration = Duration::from_secs(30);
 
 /// The kernel settings that a kubelet insists on, and writes for the whole machine if it can.
 const KERNEL_SETTINGS: [(&str, &str); 6] = [
@@ -134,9 +138,14 @@ impl Isolation {
                 }
             })
             .map_err(Error::Start)?;
-        let lost = |_| Error::Prepare("its thread ended".to_owned());
-        entered.recv().map_err(lost)??;
+        let late = |_| Error::Prepare("it was not ready in time".to_owned());
+        entered.recv_timeout(PREPARE_LIMIT).map_err(late)??;
         Ok(Self { jobs })
+    }
+
+    /// Whether this process may make namespaces, tried on a thread that ends at once.
+    pub(crate) fn is_allowed() -> bool {
+        thread::spawn(|| leave_our_namespaces().is_ok()).join().unwrap_or(false)
     }
 
     /// Runs `work` inside the namespaces and returns what it returned. Short work only: all of the

@@ -34,7 +34,8 @@ pub(crate) fn write(
         "contexts": [{"name": "bowline", "context": {"cluster": "bowline", "user": "bowline"}}],
         "current-context": "bowline",
     });
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    let mut file =
+        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
     file.write_all(format!("{config:#}\n").as_bytes())
 }
 

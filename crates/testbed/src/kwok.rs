@@ -3,11 +3,10 @@
 use std::process::Command;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Node;
-use kube::{Api, Client};
 use serde_json::json;
 
 use crate::apply::apply;
+use crate::node::is_ready;
 use crate::process::Process;
 use crate::program::{self, Program};
 use crate::{ControlPlane, Error};
@@ -39,7 +38,7 @@ impl Kwok {
         let mut process = Process::start(bed, "kwok", command)?;
         let client = plane.client().await?;
         apply(&client, node()).await?;
-        process.until(START_LIMIT, || is_ready(&client)).await?;
+        process.until(START_LIMIT, || is_ready(&client, NODE)).await?;
         Ok(Self { _process: process })
     }
 }
@@ -60,10 +59,4 @@ fn node() -> serde_json::Value {
         },
         "status": {"allocatable": room, "capacity": room},
     })
-}
-
-async fn is_ready(client: &Client) -> Option<()> {
-    let nodes: Api<Node> = Api::all(client.clone());
-    let conditions = nodes.get(NODE).await.ok()?.status?.conditions?;
-    conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True").then_some(())
 }

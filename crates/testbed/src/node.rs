@@ -20,7 +20,7 @@ use k8s_openapi::api::core::v1::Node as NodeObject;
 use kube::{Api, Client};
 use serde_json::json;
 
-use crate::isolation::NODE_ADDRESS;
+use crate::isolation::{Isolation, NODE_ADDRESS};
 use crate::pki::Identity;
 use crate::process::Process;
 use crate::program::{self, Program};
@@ -47,7 +47,16 @@ pub struct Node {
 /// Tests that need one skip with this line. In CI they must run, so there it is a failure: see
 /// [`require`].
 pub fn unavailable() -> Option<&'static str> {
-    (!nix::unistd::geteuid().is_root()).then_some("a real node needs root")
+    if !nix::unistd::geteuid().is_root() {
+        return Some("a real node needs root");
+    }
+    if !["/sbin/ip", "/usr/sbin/ip", "/bin/ip", "/usr/bin/ip"]
+        .iter()
+        .any(|ip| Path::new(ip).exists())
+    {
+        return Some("a real node needs the program `ip` of the package iproute2");
+    }
+    (!Isolation::is_allowed()).then_some("a real node needs the right to make namespaces")
 }
 
 /// For the start of a test that needs a real node: says whether to go on. If not, it has said why
@@ -76,8 +85,13 @@ impl Node {
         image::pack(&runtime.busybox, &archive).map_err(Error::io("write", &archive))?;
         let socket = dir.join("containerd.sock");
         let mut containerd = start_containerd(bed, &dir, &runtime, &socket)?;
-        let import = || image::import(bed, &runtime.ctr, &socket, &archive);
-        containerd.until(START_LIMIT, || std::future::ready(import())).await?;
+        let import = || {
+            let (bed, ctr) = (bed.clone(), runtime.ctr.clone());
+            let (socket, archive) = (socket.clone(), archive.clone());
+            let import = move || image::import(&bed, &ctr, &socket, &archive);
+            async { tokio::task::spawn_blocking(import).await.ok().flatten() }
+        };
+        containerd.until(START_LIMIT, import).await?;
 
         let kubeconfig =
             plane.kubeconfig_for(NAME, &format!("system:node:{NAME}"), Some("system:nodes"))?;
@@ -95,7 +109,7 @@ impl Node {
             .arg(format!("--node-ip={NODE_ADDRESS}"));
         let mut kubelet = Process::start(bed, "kubelet", command)?;
         let client = plane.client().await?;
-        kubelet.until(START_LIMIT, || is_ready(&client)).await?;
+        kubelet.until(START_LIMIT, || is_ready(&client, NAME)).await?;
         Ok(Self { _kubelet: kubelet, _containerd: containerd, volumes })
     }
 
@@ -222,8 +236,9 @@ fn kubelet_config(
     })
 }
 
-async fn is_ready(client: &Client) -> Option<()> {
+/// Whether the node of this name says that it is ready for pods.
+pub(crate) async fn is_ready(client: &Client, name: &str) -> Option<()> {
     let nodes: Api<NodeObject> = Api::all(client.clone());
-    let conditions = nodes.get(NAME).await.ok()?.status?.conditions?;
+    let conditions = nodes.get(name).await.ok()?.status?.conditions?;
     conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True").then_some(())
 }

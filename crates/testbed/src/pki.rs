@@ -110,7 +110,9 @@ impl Authority {
         for address in [Ipv4Addr::LOCALHOST, NODE_ADDRESS] {
             params.subject_alt_names.push(SanType::IpAddress(IpAddr::V4(address)));
         }
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        // etcd is its own client, with the certificate that it serves with.
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         self.sign(file, params)
     }
 
@@ -148,7 +150,8 @@ fn make(name: &str, source: rcgen::Error) -> Error {
 fn write(path: &Path, text: &str) -> Result<(), Error> {
     OpenOptions::new()
         .write(true)
-        .create_new(true)
+        .create(true)
+        .truncate(true)
         .mode(0o600)
         .open(path)
         .and_then(|mut file| file.write_all(text.as_bytes()))

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::time::Duration;
 
+use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::Bed;
@@ -102,6 +103,16 @@ impl Process {
         }
     }
 
+    /// Waits for its end, which should not come, and returns it as the error it is.
+    pub async fn ended(&mut self) -> Error {
+        loop {
+            if let Err(error) = self.check() {
+                return error;
+            }
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
     /// Asks `probe` until it has an answer; fails as soon as the program dies, or after `limit`.
     pub async fn until<T, F>(
         &mut self,
@@ -129,7 +140,7 @@ impl Process {
     fn reason(&self) -> String {
         let text = tail(&self.log).unwrap_or_default();
         match telling_line(&text) {
-            Some(line) => line.chars().take(REASON_CHARS).collect(),
+            Some(line) => words(line).chars().take(REASON_CHARS).collect(),
             None => "it wrote nothing".to_owned(),
         }
     }
@@ -161,6 +172,14 @@ fn telling_line(text: &str) -> Option<&str> {
     lines().find(speaks_of_failure).or_else(|| lines().next())
 }
 
+/// What a line says: of one in JSON, as etcd writes them, its message and error.
+fn words(line: &str) -> String {
+    let Ok(Value::Object(object)) = serde_json::from_str(line) else { return line.to_owned() };
+    let said: Vec<&str> =
+        ["msg", "error"].iter().filter_map(|key| object.get(*key)?.as_str()).collect();
+    if said.is_empty() { line.to_owned() } else { said.join(": ") }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -179,6 +198,14 @@ mod tests {
         for (log, expected) in cases {
             assert_eq!(telling_line(log), expected, "{log:?}");
         }
+    }
+
+    #[test]
+    fn a_line_in_json_is_quoted_without_its_wrapping() {
+        let line =
+            r#"{"level":"fatal","msg":"discovery failed","error":"no disk","stacktrace":"x"}"#;
+        assert_eq!(words(line), "discovery failed: no disk");
+        assert_eq!(words("plain"), "plain");
     }
 
     #[tokio::test]

@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
 use crate::process::Process;
 use crate::program::{self, Program};
 use crate::{Bed, Error, port};
 
 const START_LIMIT: Duration = Duration::from_secs(30);
-const PORT_TRIES: usize = 3;
 const RANDOMNESS: &str = "/dev/urandom";
 
 /// The region that the server says it is in.
@@ -45,6 +46,9 @@ impl std::fmt::Debug for Credentials {
 impl S3 {
     /// Starts a server in `bed` and waits until it answers.
     pub async fn start(bed: &Bed) -> Result<Self, Error> {
+        if bed.isolation().is_some() {
+            return Err(Error::Isolated("the S3 server"));
+        }
         let [binary] = program::locate([Program::Versitygw]).await?;
         let buckets = bed.subdir("buckets").map_err(Error::io("create", bed.dir()))?;
         let credentials = Credentials {
@@ -58,17 +62,11 @@ impl S3 {
         );
         std::fs::write(&credentials_file, text).map_err(Error::io("write", &credentials_file))?;
 
-        let mut tries = 1;
-        let (process, port) = loop {
-            let port = port::free().map_err(Error::io("find a port for", &binary))?;
-            match start_on(bed, &binary, &buckets, &credentials, port).await {
-                Ok(process) => break (process, port),
-                Err(Error::Process(error)) if error.is_port_conflict() && tries < PORT_TRIES => {
-                    tries += 1;
-                }
-                Err(error) => return Err(error),
-            }
-        };
+        let (process, port) = port::with_free(async |[port]| {
+            let process = start_on(bed, &binary, &buckets, &credentials, port).await?;
+            Ok((process, port))
+        })
+        .await?;
         Ok(Self { _process: process, port, buckets, credentials, credentials_file })
     }
 
@@ -87,10 +85,11 @@ impl S3 {
         &self.credentials_file
     }
 
-    /// Creates a bucket. Returns its folder, in which objects can be looked at as files.
+    /// Creates a bucket, unless it is there. Returns its folder, in which objects can be looked at
+    /// as files.
     pub fn create_bucket(&self, name: &str) -> io::Result<PathBuf> {
         let folder = self.buckets.join(name);
-        std::fs::create_dir(&folder)?;
+        std::fs::create_dir_all(&folder)?;
         Ok(folder)
     }
 }
@@ -109,16 +108,27 @@ async fn start_on(
     credentials: &Credentials,
     port: u16,
 ) -> Result<Process, Error> {
+    // Another server may have taken the port; this path is known to ours alone.
+    let health = format!("/health-{}", bed.id());
     let mut command = Command::new(binary);
     command
         .args(["--port", &format!("127.0.0.1:{port}"), "--region", REGION])
-        .args(["--quiet", "--keep-alive", "posix"])
+        .args(["--health", &health, "--quiet", "--keep-alive", "posix"])
         .arg(buckets)
         .env("ROOT_ACCESS_KEY", &credentials.access_key)
         .env("ROOT_SECRET_KEY", &credentials.secret_key);
     let mut process = Process::start(bed, "versitygw", command)?;
-    let answers =
-        || async move { tokio::net::TcpStream::connect(("127.0.0.1", port)).await.ok().map(drop) };
+    let answers = || answers(port, &health);
     process.until(START_LIMIT, answers).await?;
     Ok(process)
+}
+
+/// Asks whether the server on `port` is well. One request, so no library.
+async fn answers(port: u16, path: &str) -> Option<()> {
+    let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.ok()?;
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.ok()?;
+    let mut answer = [0; 12];
+    stream.read_exact(&mut answer).await.ok()?;
+    (&answer == b"HTTP/1.1 200").then_some(())
 }

@@ -43,6 +43,10 @@ impl Velero {
             .output()
             .await
             .map_err(Error::io("run", &binary))?;
+        if !output.status.success() {
+            let reason = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+            return Err(Error::Failed { program: "velero install", reason });
+        }
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 

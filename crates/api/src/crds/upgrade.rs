@@ -9,7 +9,8 @@
 //!
 //! - it carries a greater `bowline.io/crd-version` than ours;
 //! - it serves a version that ours does not have;
-//! - its schema has a property that ours does not have.
+//! - its schema accepts something that ours does not: another property, another value of a closed
+//!   set such as a phase, or an object without a property that ours requires.
 //!
 //! The last two find a newer Velero's definition, which says nothing about its version.
 //!
@@ -40,8 +41,10 @@ pub enum Plan {
     UpToDate,
     /// It is there and newer than ours.
     KeepNewer {
-        /// What it has and ours lacks: `bowline.io/crd-version=1.2.3`, a version such as `v2`, or
-        /// a property such as `v1:spec.hooks.resources[].name`.
+        /// What it has and ours lacks: `bowline.io/crd-version=1.2.3`, a version such as `v2`, a
+        /// property such as `v1:spec.hooks.resources[].name`, a value such as
+        /// `v1:status.phase=Paused` (`=*` for any), or that a property may be absent, such as
+        /// `v1:spec.pod?`.
         unknown_to_us: Vec<String>,
     },
 }
@@ -81,14 +84,14 @@ fn newer_than(
         match ours.spec.versions.iter().find(|known| known.name == version.name) {
             Some(known) => {
                 let missing =
-                    properties(version).difference(&properties(known)).cloned().collect::<Vec<_>>();
+                    accepted(version).difference(&accepted(known)).cloned().collect::<Vec<_>>();
                 unknown.extend(missing.iter().map(|path| format!("{}:{path}", version.name)));
             }
             None if version.served => unknown.push(version.name.clone()),
             None => {}
         }
     }
-    unknown
+    telling(&unknown)
 }
 
 /// The version of Bowline that wrote a definition; nothing if none did, or if it is unreadable.
@@ -96,28 +99,53 @@ fn crd_version(crd: &CustomResourceDefinition) -> Option<Version> {
     crd.annotations().get(annotation::CRD_VERSION)?.parse().ok()
 }
 
-/// The paths of all properties in a version's schema.
-fn properties(version: &CustomResourceDefinitionVersion) -> BTreeSet<String> {
-    let mut paths = BTreeSet::new();
+/// What a version's schema accepts: the paths of all properties, which of them may be absent, and
+/// the values that each may have.
+fn accepted(version: &CustomResourceDefinitionVersion) -> BTreeSet<String> {
+    let mut accepted = BTreeSet::new();
     let schema = version.schema.as_ref().and_then(|schema| schema.open_api_v3_schema.as_ref());
     if let Some(schema) = schema {
-        add_properties(schema, "", &mut paths);
+        add_accepted(schema, "", &mut accepted);
     }
-    paths
+    accepted
 }
 
-fn add_properties(schema: &JSONSchemaProps, path: &str, paths: &mut BTreeSet<String>) {
+fn add_accepted(schema: &JSONSchemaProps, path: &str, accepted: &mut BTreeSet<String>) {
     for (name, property) in schema.properties.iter().flatten() {
         let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
-        add_properties(property, &path, paths);
-        paths.insert(path);
+        if !schema.required.iter().flatten().any(|required| required == name) {
+            accepted.insert(format!("{path}?"));
+        }
+        match &property.enum_ {
+            Some(values) => {
+                accepted.extend(values.iter().map(|value| match value.0.as_str() {
+                    Some(text) => format!("{path}={text}"),
+                    None => format!("{path}={}", value.0),
+                }));
+            }
+            None => {
+                accepted.insert(format!("{path}=*"));
+            }
+        }
+        add_accepted(property, &path, accepted);
+        accepted.insert(path);
     }
     if let Some(JSONSchemaPropsOrArray::Schema(items)) = &schema.items {
-        add_properties(items, &format!("{path}[]"), paths);
+        add_accepted(items, &format!("{path}[]"), accepted);
     }
     if let Some(JSONSchemaPropsOrBool::Schema(values)) = &schema.additional_properties {
-        add_properties(values, &format!("{path}{{}}"), paths);
+        add_accepted(values, &format!("{path}{{}}"), accepted);
     }
+}
+
+/// Of what is unknown, that which says it all: a property that is new brings its values along.
+fn telling(unknown: &[String]) -> Vec<String> {
+    let is_new = |path: &str| unknown.iter().any(|other| other == path);
+    let follows = |entry: &str| {
+        entry.strip_suffix('?').is_some_and(is_new)
+            || entry.split_once('=').is_some_and(|(path, _)| is_new(path))
+    };
+    unknown.iter().filter(|entry| !follows(entry)).cloned().collect()
 }
 
 /// A spec without what the API server fills in by itself.
@@ -144,7 +172,8 @@ fn normal(spec: &CustomResourceDefinitionSpec) -> CustomResourceDefinitionSpec {
 #[cfg(test)]
 mod tests {
     use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
-        CustomResourceConversion, CustomResourceDefinitionCondition, CustomResourceDefinitionStatus,
+        CustomResourceConversion, CustomResourceDefinitionCondition,
+        CustomResourceDefinitionStatus, JSON,
     };
 
     use super::*;
@@ -235,7 +264,7 @@ mod tests {
     #[test]
     fn a_newer_definition_is_kept_and_what_it_has_more_is_named() {
         type Change = fn(&mut CustomResourceDefinition);
-        let newer: [(&[&str], Change); 5] = [
+        let newer: [(&[&str], Change); 7] = [
             (&["bowline.io/crd-version=99.0.0"], |crd| set_version(crd, "99.0.0")),
             (&["v1:spec.foo", "v1:spec.foo.bar"], |crd| {
                 let foo = JSONSchemaProps {
@@ -253,6 +282,13 @@ mod tests {
                 version.name = "v2".into();
                 crd.spec.versions.push(version);
             }),
+            (&["v1:status.phase=Paused"], |crd| {
+                let phase = properties_of(crd, &["status"]).get_mut("phase").unwrap();
+                phase.enum_.as_mut().unwrap().push(JSON("Paused".into()));
+            }),
+            (&["v1:status.phase=*"], |crd| {
+                properties_of(crd, &["status"]).get_mut("phase").unwrap().enum_ = None;
+            }),
             // Newer in one way and older in another: still not replaced.
             (&["v1:status.mood"], |crd| {
                 set_version(crd, "0.0.1");
@@ -263,6 +299,22 @@ mod tests {
         for (unknown, change) in newer {
             assert_eq!(plan(Some(&installed(change)), &ours()), kept(unknown));
         }
+    }
+
+    #[test]
+    fn a_definition_that_requires_less_is_kept() {
+        let looser = installed(|crd| {
+            let schema = crd.spec.versions[0].schema.as_mut().unwrap();
+            let root = schema.open_api_v3_schema.as_mut().unwrap();
+            let spec = root.properties.as_mut().unwrap().get_mut("spec").unwrap();
+            let hooks = spec.properties.as_mut().unwrap().get_mut("hooks").unwrap();
+            let resources = hooks.properties.as_mut().unwrap().get_mut("resources").unwrap();
+            let Some(JSONSchemaPropsOrArray::Schema(items)) = &mut resources.items else {
+                panic!("resources are a list");
+            };
+            items.required = None;
+        });
+        assert_eq!(plan(Some(&looser), &ours()), kept(&["v1:spec.hooks.resources[].name?"]));
     }
 
     #[test]

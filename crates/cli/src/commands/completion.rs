@@ -15,9 +15,9 @@ pub(crate) struct Args {
     shell: Shell,
 }
 
-pub(crate) fn run(args: &Args) -> Exit {
+pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut crate::args::Args::command(), "bowline", &mut script);
-    output::data(String::from_utf8_lossy(&script));
-    Exit::Success
+    output::data(String::from_utf8_lossy(&script))?;
+    Ok(Exit::Success)
 }

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use bowline_testbed::program::{self, Program};
-use bowline_testbed::{Bed, ControlPlane, Kwok, Options};
+use bowline_testbed::{Bed, ControlPlane, Error, Kwok, Options, port};
 use kube::Client;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -34,7 +34,7 @@ pub(crate) struct Args {
     dir: Option<PathBuf>,
 
     /// The port of the API server on 127.0.0.1 [default: a free one]
-    #[arg(long)]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
 }
 
@@ -51,15 +51,15 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for signals")?;
     let asked_to_end = async {
         tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
+            _ = interrupt.recv() => Exit::Interrupted,
+            _ = terminate.recv() => Exit::Terminated,
         }
     };
     tokio::pin!(asked_to_end);
 
     let stage = tokio::select! {
         stage = perform(&args) => stage?,
-        () = &mut asked_to_end => return Ok(Exit::Interrupted),
+        exit = &mut asked_to_end => return Ok(exit),
     };
     if !args.exit {
         output::say("Press Ctrl-C to take it all down.");
@@ -82,8 +82,8 @@ async fn perform(args: &Args) -> anyhow::Result<Stage> {
     sample::create(&stage.client).await?;
     step.done();
 
-    output::data(sample::show(&stage.client).await?);
-    output::data(how_to_reach(&stage.plane).await?);
+    output::data(sample::show(&stage.client).await?)?;
+    output::data(how_to_reach(&stage.plane).await?)?;
     Ok(stage)
 }
 
@@ -92,6 +92,9 @@ async fn set_up(args: &Args) -> anyhow::Result<Stage> {
         Some(dir) => Bed::below(dir)?,
         None => Bed::new()?,
     };
+    if let Some(port) = args.port {
+        port::check(port).map_err(|reason| Error::WantedPort { port, reason })?;
+    }
     // First what takes minutes the first time, and tells its own progress.
     program::locate([
         Program::Etcd,
@@ -114,7 +117,7 @@ async fn how_to_reach(plane: &ControlPlane) -> anyhow::Result<String> {
     let [kubectl] = program::locate([Program::Kubectl]).await?;
     Ok(format!(
         "\nTo look around from another terminal:\n\n  \
-         export KUBECONFIG={}\n  \
+         export KUBECONFIG='{}'\n  \
          kubectl get backups.velero.io -A\n\n\
          A kubectl of the same version is {}\n",
         plane.kubeconfig().display(),

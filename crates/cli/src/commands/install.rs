@@ -34,6 +34,9 @@ pub(crate) struct Args {
     /// Print the objects
     #[arg(short, long, value_name = "FORMAT")]
     output: Option<Format>,
+
+    #[command(flatten)]
+    cluster: ClusterArgs,
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -42,18 +45,18 @@ enum Format {
     Json,
 }
 
-pub(crate) async fn run(args: Args, cluster: &ClusterArgs) -> anyhow::Result<Exit> {
+pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
     if !args.crds_only {
         bail!("this version installs only the resource definitions; say so with --crds-only");
     }
     let ours = crds::all();
     if let Some(format) = args.output {
-        output::data(print(&ours, format)?);
+        output::data(print(&ours, format)?)?;
         if args.dry_run {
             return Ok(Exit::Success);
         }
     }
-    let client = cluster::client(cluster).await?;
+    let client = cluster::client(&args.cluster).await?;
     for (name, plan) in apply(&client, &ours, args.dry_run).await? {
         output::say(format_args!("{name}: {}", describe(&plan, args.dry_run)));
     }

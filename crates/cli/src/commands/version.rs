@@ -7,7 +7,7 @@ use crate::output;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {}
 
-pub(crate) fn run() -> Exit {
-    output::data(format_args!("bowline v{}\n", env!("CARGO_PKG_VERSION")));
-    Exit::Success
+pub(crate) fn run() -> anyhow::Result<Exit> {
+    output::data(format_args!("bowline v{}\n", env!("CARGO_PKG_VERSION")))?;
+    Ok(Exit::Success)
 }

@@ -57,6 +57,40 @@ fn a_port_in_use() {
 }
 
 #[test]
+fn a_value_that_is_not_among_the_possible_ones() {
+    let world = World::new();
+    let ended = world.run(&["install", "--crds-only", "-o", "xml"]);
+    assert_refused(&world, &ended, &["'xml'", "--output", "possible values are yaml, json"]);
+}
+
+#[test]
+fn an_argument_that_is_missing() {
+    let world = World::new();
+    let ended = world.run(&["completion"]);
+    assert_refused(&world, &ended, &["not provided", "<SHELL>", "`bowline completion --help`"]);
+}
+
+#[test]
+fn a_standard_output_that_is_full() {
+    let world = World::new();
+    let mut command = world.bowline(&["install", "--crds-only", "--dry-run", "-o", "yaml"]);
+    command.stdout(std::fs::File::create("/dev/full").unwrap());
+    let ended = World::end_of(&mut command);
+    assert_refused(&world, &ended, &["cannot write to standard output", "No space"]);
+}
+
+#[test]
+fn a_kubeconfig_that_is_broken_is_not_quoted() {
+    let world = World::new();
+    let kubeconfig = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(kubeconfig.path(), "users:\n  - user: {token: s3cr3t\n").unwrap();
+    let mut command = world.bowline(&["install", "--crds-only"]);
+    let ended = World::end_of(command.env("KUBECONFIG", kubeconfig.path()));
+    assert!(!ended.stderr.contains("s3cr3t"), "{}", ended.stderr);
+    assert_refused(&world, &ended, &["the kubeconfig is no valid YAML", "--kubeconfig"]);
+}
+
+#[test]
 fn a_binary_that_dies_at_start() {
     let world = World::new();
     let assets = tempfile::tempdir().unwrap();

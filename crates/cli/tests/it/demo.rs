@@ -24,7 +24,8 @@ fn a_demo_can_be_reached_with_kubectl_until_it_is_interrupted() {
     let said = output_until_reachable(&mut demo);
     let line = |prefix: &str| {
         let found = said.iter().find_map(|line| line.trim().strip_prefix(prefix));
-        found.unwrap_or_else(|| panic!("no {prefix:?} in {said:?}")).to_owned()
+        let found = found.unwrap_or_else(|| panic!("no {prefix:?} in {said:?}"));
+        found.trim_matches('\'').to_owned()
     };
     let kubectl = Command::new(line("A kubectl of the same version is "))
         .args(["get", "backups.velero.io", "-A"])
@@ -44,10 +45,11 @@ fn a_demo_that_is_ended_while_it_starts_leaves_nothing() {
     let world = World::new();
     let mut demo = world.bowline(&["demo"]).spawn().unwrap();
     World::wait_until("the API server has been started", || {
+        assert_eq!(demo.try_wait().unwrap(), None, "the demo ended by itself");
         world.leftovers().iter().any(|left| left.contains("kube-apiserver"))
     });
     signal(&demo, Signal::SIGTERM);
-    assert_eq!(demo.wait().unwrap().code(), Some(130));
+    assert_eq!(demo.wait().unwrap().code(), Some(143));
     assert_eq!(world.leftovers(), [] as [&str; 0]);
 }
 

@@ -8,6 +8,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::Duration;
 
 use tokio::process::Command;
 
@@ -17,6 +18,12 @@ use crate::lock;
 use crate::say::say;
 
 const PACKAGES: [&str; 4] = ["containerd", "runc", "containernetworking-plugins", "busybox-static"];
+
+/// Where programs are installed, below the root of a system.
+const PROGRAM_FOLDERS: [&str; 4] = ["usr/local/bin", "usr/bin", "usr/sbin", "bin"];
+
+/// How long a download may take.
+const DOWNLOAD_LIMIT: Duration = Duration::from_mins(5);
 
 /// What the node runs containers with.
 #[derive(Debug)]
@@ -48,7 +55,7 @@ pub enum Error {
 
 /// Finds the runtime, downloading it if need be.
 pub(super) async fn locate() -> Result<Runtime, Error> {
-    let unpacked = Cache::of_user()?.root().join("debian");
+    let unpacked = Cache::of_user()?.root().join(format!("debian-{}", release()));
     if let Some(runtime) = find(&unpacked) {
         return Ok(runtime);
     }
@@ -56,19 +63,43 @@ pub(super) async fn locate() -> Result<Runtime, Error> {
     find(&unpacked).ok_or_else(|| Error::Missing { reason: "files are missing".to_owned() })
 }
 
-/// The runtime if every part of it is somewhere. A busybox that needs libraries would not run in an
-/// otherwise empty image, so only those that say that they are static count.
+/// The system's release and processor, since packages of another would not run.
+fn release() -> String {
+    let text = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let name = text.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="));
+    format!("{}-{}", name.unwrap_or("unknown").trim_matches('"'), std::env::consts::ARCH)
+}
+
+/// Whether a program needs no libraries: only such a one runs in an otherwise empty image. Its
+/// program headers (ELF, 64 bits) then name no interpreter.
+fn is_static(program: &Path) -> bool {
+    const INTERPRETER: [u8; 4] = 3_u32.to_le_bytes();
+    let Ok(elf) = std::fs::read(program) else { return false };
+    let number = |at: usize, size: usize| -> Option<usize> {
+        let bytes = elf.get(at..at + size)?;
+        Some(bytes.iter().rev().fold(0, |number, &byte| number << 8 | usize::from(byte)))
+    };
+    let (Some(start), Some(size), Some(count)) =
+        (number(0x20, 8), number(0x36, 2), number(0x38, 2))
+    else {
+        return false;
+    };
+    elf.starts_with(b"\x7fELF")
+        && (0..count).all(|n| elf.get(start + n * size..start + n * size + 4) != Some(&INTERPRETER))
+}
+
+/// The runtime if every part of it is somewhere.
 fn find(unpacked: &Path) -> Option<Runtime> {
     let assets = env::get(env::ASSETS).map(PathBuf::from);
     let roots = [Path::new("/"), unpacked];
-    let file = |name: &str| {
-        let given = assets.iter().map(|folder| folder.join(name));
-        let installed = roots.iter().flat_map(|root| {
-            ["usr/local/bin", "usr/bin", "usr/sbin", "bin"]
-                .map(|folder| root.join(folder).join(name))
-        });
-        given.chain(installed).find(|path| path.is_file())
+    let files = |name: &'static str| {
+        let given = assets.iter().map(move |folder| folder.join(name));
+        let installed = roots
+            .iter()
+            .flat_map(move |root| PROGRAM_FOLDERS.map(|folder| root.join(folder).join(name)));
+        given.chain(installed).filter(|path| path.is_file())
     };
+    let file = |name| files(name).next();
     let cni = |folder: &PathBuf| {
         ["bridge", "host-local", "loopback"].iter().all(|name| folder.join(name).is_file())
     };
@@ -81,7 +112,7 @@ fn find(unpacked: &Path) -> Option<Runtime> {
         ctr: file("ctr")?,
         runc: file("runc")?,
         cni_plugins: assets.clone().into_iter().chain(cni_folders).find(cni)?,
-        busybox: Some(unpacked.join("bin/busybox")).filter(|path| path.is_file())?,
+        busybox: files("busybox").find(|path| is_static(path))?,
         containerd,
     })
 }
@@ -90,9 +121,13 @@ fn find(unpacked: &Path) -> Option<Runtime> {
 async fn download(unpacked: &Path) -> io::Result<()> {
     let parent = unpacked.parent().unwrap_or(Path::new("/"));
     std::fs::create_dir_all(parent)?;
-    let _lock = lock::acquire(&parent.join("debian.lock"), "Debian packages").await?;
-    if unpacked.exists() {
+    let _lock = lock::acquire(&parent.join("debian.lock"), "the download of packages").await?;
+    if find(unpacked).is_some() {
         return Ok(());
+    }
+    if unpacked.exists() {
+        // Of another version of this program, which needed less.
+        std::fs::remove_dir_all(unpacked)?;
     }
     say(&format!("downloading Debian packages into {}: {}", parent.display(), PACKAGES.join(", ")));
     let work = tempfile::tempdir_in(parent)?;
@@ -115,15 +150,26 @@ async fn download(unpacked: &Path) -> io::Result<()> {
 
 async fn run(command: &mut Command) -> io::Result<()> {
     let program = command.as_std().get_program().display().to_string();
-    let output = command
-        .stdin(Stdio::null())
-        .kill_on_drop(true)
-        .output()
+    let ran = command.stdin(Stdio::null()).kill_on_drop(true).output();
+    let output = tokio::time::timeout(DOWNLOAD_LIMIT, ran)
         .await
+        .map_err(|_| io::Error::new(io::ErrorKind::TimedOut, format!("{program} takes too long")))?
         .map_err(|error| io::Error::new(error.kind(), format!("{program}: {error}")))?;
     if output.status.success() {
         return Ok(());
     }
     let text = String::from_utf8_lossy(&output.stderr);
     Err(io::Error::other(text.lines().last().unwrap_or("it failed").to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_with_an_interpreter_is_not_static() {
+        assert!(!is_static(Path::new("/bin/sh")));
+        assert!(!is_static(Path::new("/etc/os-release")));
+        assert!(!is_static(Path::new("/no/such/file")));
+    }
 }

@@ -49,7 +49,23 @@ async fn wait_to_be_killed(bed: &Bed) {
     std::future::pending::<()>().await;
 }
 
+/// The network devices and the kernel settings of this machine that a node would change.
+fn machine() -> Vec<String> {
+    let settings = ["vm/overcommit_memory", "kernel/panic", "kernel/panic_on_oops"];
+    let setting = |name: &str| {
+        let value = std::fs::read_to_string(Path::new("/proc/sys").join(name)).unwrap_or_default();
+        format!("{name}={}", value.trim())
+    };
+    let devices = std::fs::read_dir("/sys/class/net").unwrap().flatten();
+    let mut machine: Vec<String> =
+        devices.map(|device| device.file_name().display().to_string()).collect();
+    machine.sort();
+    machine.extend(settings.map(setting));
+    machine
+}
+
 async fn assert_nothing_is_left_by(victim: &str) {
+    let before = machine();
     let mut child = tokio::process::Command::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--nocapture", "--exact", victim])
         .stdout(Stdio::piped())
@@ -64,6 +80,7 @@ async fn assert_nothing_is_left_by(victim: &str) {
         }
     };
     let id = dir.file_name().unwrap().to_str().unwrap().to_owned();
+    assert_eq!(machine(), before, "also while it runs");
     // The check itself must be able to see something.
     assert!(leftovers(&id, &dir).len() > 2, "{:?}", leftovers(&id, &dir));
 
@@ -91,8 +108,10 @@ fn leftovers(id: &str, dir: &Path) -> Vec<String> {
     if dir.exists() {
         left.push(format!("folder {}", dir.display()));
     }
-    for hierarchy in std::fs::read_dir("/sys/fs/cgroup").unwrap().flatten() {
-        let group = hierarchy.path().join(id);
+    // One hierarchy, or many.
+    let groups = std::fs::read_dir("/sys/fs/cgroup").unwrap().flatten().map(|entry| entry.path());
+    for hierarchy in groups.chain([PathBuf::from("/sys/fs/cgroup")]) {
+        let group = hierarchy.join(id);
         if group.exists() {
             left.push(format!("control group {}", group.display()));
         }
