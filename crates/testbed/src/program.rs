@@ -33,27 +33,27 @@ pub enum Program {
     Velero,
     /// Velero's plugin for S3.
     VeleroPluginForAws,
+    /// Plugins of every kind that Velero's framework knows, which do as they are told.
+    FixturePlugins,
+    /// A VolumeSnapshotter of version 2, written in Go without any framework.
+    SnapshotterV2,
 }
 
-/// A Go module of ours that pins programs of one upstream project.
+/// A Go module of ours: it pins programs of one upstream project, or has the source of our own.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Module {
     pub(crate) name: &'static str,
     pub(crate) version: &'static str,
-    pub(crate) files: [(&'static str, &'static str); 3],
+    pub(crate) files: &'static [(&'static str, &'static str)],
     pub(crate) ldflags: &'static str,
 }
 
 macro_rules! module {
-    ($folder:literal, $version:literal, $ldflags:expr) => {
+    ($folder:literal, $version:literal, $ldflags:expr, [$($file:literal),+]) => {
         Module {
             name: $folder,
             version: $version,
-            files: [
-                ("go.mod", include_str!(concat!("../go/", $folder, "/go.mod"))),
-                ("go.sum", include_str!(concat!("../go/", $folder, "/go.sum"))),
-                ("tools.go", include_str!(concat!("../go/", $folder, "/tools.go"))),
-            ],
+            files: &[$(($file, include_str!(concat!("../go/", $folder, "/", $file)))),+],
             ldflags: $ldflags,
         }
     };
@@ -66,14 +66,45 @@ static KUBERNETES: Module = module!(
     "-X k8s.io/component-base/version.gitVersion=v1.36.3 \
      -X k8s.io/component-base/version.gitMajor=1 \
      -X k8s.io/component-base/version.gitMinor=36 \
-     -X k8s.io/client-go/pkg/version.gitVersion=v1.36.3"
+     -X k8s.io/client-go/pkg/version.gitVersion=v1.36.3",
+    ["go.mod", "go.sum", "tools.go"]
 );
-static ETCD: Module = module!("etcd", "v3.6.5", "");
-static KWOK: Module = module!("kwok", "v0.7.0", "");
-static VERSITYGW: Module = module!("versitygw", "v1.8.0", "");
-static VELERO: Module =
-    module!("velero", "v1.18.3", "-X github.com/vmware-tanzu/velero/pkg/buildinfo.Version=v1.18.3");
-static VELERO_PLUGIN_FOR_AWS: Module = module!("velero-plugin-for-aws", "v1.14.3", "");
+static ETCD: Module = module!("etcd", "v3.6.5", "", ["go.mod", "go.sum", "tools.go"]);
+static KWOK: Module = module!("kwok", "v0.7.0", "", ["go.mod", "go.sum", "tools.go"]);
+static VERSITYGW: Module = module!("versitygw", "v1.8.0", "", ["go.mod", "go.sum", "tools.go"]);
+static VELERO: Module = module!(
+    "velero",
+    "v1.18.3",
+    "-X github.com/vmware-tanzu/velero/pkg/buildinfo.Version=v1.18.3",
+    ["go.mod", "go.sum", "tools.go"]
+);
+static VELERO_PLUGIN_FOR_AWS: Module =
+    module!("velero-plugin-for-aws", "v1.14.3", "", ["go.mod", "go.sum", "tools.go"]);
+/// Named after the version of Velero's framework that they are built with.
+static FIXTURE_PLUGINS: Module = module!(
+    "fixture-plugins",
+    "v1.18.3",
+    "",
+    [
+        "go.mod",
+        "go.sum",
+        "main.go",
+        "item.go",
+        "backup.go",
+        "restore.go",
+        "delete.go",
+        "block.go",
+        "snapshotter.go",
+        "store.go",
+        "volumes.go"
+    ]
+);
+static SNAPSHOTTER_V2: Module = module!(
+    "snapshotter-v2",
+    "v1.18.3",
+    "",
+    ["go.mod", "go.sum", "main.go", "service.go", "snapshotter.go", "upload.go", "volumes.go"]
+);
 
 impl Program {
     /// The name of its file.
@@ -89,6 +120,8 @@ impl Program {
             Self::Versitygw => "versitygw",
             Self::Velero => "velero",
             Self::VeleroPluginForAws => "velero-plugin-for-aws",
+            Self::FixturePlugins => "fixture-plugins",
+            Self::SnapshotterV2 => "snapshotter-v2",
         }
     }
 
@@ -106,6 +139,8 @@ impl Program {
             Self::VeleroPluginForAws => {
                 "github.com/vmware-tanzu/velero-plugin-for-aws/velero-plugin-for-aws"
             }
+            Self::FixturePlugins => "bowline.io/testbed/fixture-plugins",
+            Self::SnapshotterV2 => "bowline.io/testbed/snapshotter-v2",
         }
     }
 
@@ -121,6 +156,8 @@ impl Program {
             Self::Versitygw => &VERSITYGW,
             Self::Velero => &VELERO,
             Self::VeleroPluginForAws => &VELERO_PLUGIN_FOR_AWS,
+            Self::FixturePlugins => &FIXTURE_PLUGINS,
+            Self::SnapshotterV2 => &SNAPSHOTTER_V2,
         }
     }
 }
@@ -177,7 +214,16 @@ mod tests {
 
     #[test]
     fn every_module_requires_the_version_that_it_is_named_after() {
-        for module in [&KUBERNETES, &ETCD, &KWOK, &VERSITYGW, &VELERO, &VELERO_PLUGIN_FOR_AWS] {
+        for module in [
+            &KUBERNETES,
+            &ETCD,
+            &KWOK,
+            &VERSITYGW,
+            &VELERO,
+            &VELERO_PLUGIN_FOR_AWS,
+            &FIXTURE_PLUGINS,
+            &SNAPSHOTTER_V2,
+        ] {
             let go_mod = module.files[0].1;
             assert!(go_mod.contains(&format!(" {}\n", module.version)), "{}", module.name);
         }

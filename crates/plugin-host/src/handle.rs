@@ -1,0 +1,43 @@
+//! Plugins as trait objects: each method is a call through a [`Slot`], with the limit that fits.
+//!
+//! Which version of a kind a process speaks is decided here, once; the clients of older versions
+//! adapt themselves to the trait.
+
+mod item_action;
+mod object_store;
+mod volume_snapshotter;
+
+use std::sync::Arc;
+
+use bowline_plugin::{Code, Config, Error, Kind, Name};
+
+use crate::Limits;
+use crate::registry::Plugin;
+use crate::slot::Slot;
+
+/// A plugin in a process that is started when it is called.
+#[derive(Clone, Debug)]
+pub(crate) struct Handle {
+    slot: Arc<Slot>,
+    kind: Kind,
+    name: Name,
+}
+
+impl Handle {
+    pub(crate) fn new(slot: Arc<Slot>, plugin: &Plugin) -> Self {
+        Self { slot, kind: plugin.kind, name: plugin.name.clone() }
+    }
+
+    fn limits(&self) -> &Limits {
+        &self.slot.options().limits
+    }
+
+    /// A handle is for one configuration: another one would be another process.
+    fn require_config(&self, config: &Config) -> Result<(), Error> {
+        if self.slot.config() == Some(config) {
+            return Ok(());
+        }
+        let text = format!("{} was opened with another configuration", self.name);
+        Err(Error::new(Code::FailedPrecondition, text))
+    }
+}

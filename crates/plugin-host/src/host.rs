@@ -1,0 +1,306 @@
+//! All plugins of a server.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use bowline_plugin::{
+    BackupItemAction, Code, Config, DeleteItemAction, Error, ItemBlockAction, Kind, Name,
+    ObjectStore, RestoreItemAction, VolumeSnapshotter,
+};
+use bowline_plugin_wire::client;
+use futures::StreamExt as _;
+use futures::future::join_all;
+use sha2::{Digest as _, Sha256};
+use tokio::task::AbortHandle;
+
+use crate::handle::Handle;
+use crate::process::{Process, chain};
+use crate::registry::{Family, Listed, Plugin, Registry};
+use crate::slot::{Purpose, Slot};
+use crate::{Options, discover};
+
+/// How many binaries are asked at a time what they have.
+const STARTED_AT_ONCE: usize = 4;
+
+/// The key of a location's config that names a file with credentials.
+const CREDENTIALS_FILE: &str = "credentialsFile";
+
+/// Finds, starts and supervises plugins.
+///
+/// Item actions are used through a [`Run`]: they get a process for each run, since Go actions cache
+/// what they know and the log of a process belongs to one run. Stores and snapshotters get one for
+/// each configuration, since a second `Init` would overwrite the first.
+#[derive(Debug)]
+pub struct Host {
+    inner: Arc<Inner>,
+    reaper: AbortHandle,
+}
+
+#[derive(Debug)]
+struct Inner {
+    options: Arc<Options>,
+    registry: Registry,
+    configured: Mutex<HashMap<Key, Arc<Slot>>>,
+}
+
+/// What a configured process is known by. Credentials are part of it by their content, so that
+/// rotated ones are read.
+type Key = (PathBuf, Kind, Name, [u8; 32]);
+
+impl Host {
+    /// Looks for plugins and asks each binary what it has. Binaries that are broken are among the
+    /// [problems](Registry::problems) of the registry and change nothing for the others.
+    pub async fn discover(options: Options) -> Self {
+        let options = Arc::new(options);
+        let registry = discover_registry(&options).await;
+        for problem in registry.problems() {
+            tracing::error!("{problem}");
+        }
+        let inner = Arc::new(Inner { options, registry, configured: Mutex::default() });
+        let reaper = tokio::spawn(end_idle_processes(Arc::downgrade(&inner))).abort_handle();
+        Self { inner, reaper }
+    }
+
+    /// What was found.
+    pub fn registry(&self) -> &Registry {
+        &self.inner.registry
+    }
+
+    /// The item actions for one backup, restore or deletion.
+    pub fn run(&self) -> Run {
+        Run { inner: Arc::clone(&self.inner), slots: Mutex::default() }
+    }
+
+    /// The object store of a provider, with the configuration of a location. `None` if there is no
+    /// such plugin.
+    pub async fn object_store(
+        &self,
+        provider: &str,
+        config: Config,
+    ) -> Result<Option<Arc<dyn ObjectStore>>, Error> {
+        let handle = self.inner.configured(Family::ObjectStore, provider, config).await?;
+        Ok(handle.map(|handle| Arc::new(handle) as Arc<dyn ObjectStore>))
+    }
+
+    /// The volume snapshotter of a provider, with the configuration of a location. `None` if there
+    /// is no such plugin.
+    pub async fn volume_snapshotter(
+        &self,
+        provider: &str,
+        config: Config,
+    ) -> Result<Option<Arc<dyn VolumeSnapshotter>>, Error> {
+        let handle = self.inner.configured(Family::VolumeSnapshotter, provider, config).await?;
+        Ok(handle.map(|handle| Arc::new(handle) as Arc<dyn VolumeSnapshotter>))
+    }
+
+    /// Ends all processes of stores and snapshotters, and waits for their end.
+    pub async fn shut_down(self) {
+        let slots = self.inner.take_configured();
+        join_all(slots.iter().map(|slot| slot.close())).await;
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.reaper.abort();
+    }
+}
+
+impl Inner {
+    async fn configured(
+        &self,
+        family: Family,
+        provider: &str,
+        config: Config,
+    ) -> Result<Option<Handle>, Error> {
+        let name = Name::of_provider(provider)
+            .map_err(|error| Error::new(Code::InvalidArgument, error.to_string()))?;
+        let Some(plugin) = self.registry.find(family, &name) else { return Ok(None) };
+        let hash = fingerprint(&config).await?;
+        let key = (plugin.command.clone(), plugin.kind, name, hash);
+        let mut configured = self.configured.lock().unwrap_or_else(PoisonError::into_inner);
+        let slot = configured.entry(key).or_insert_with(|| {
+            let purpose = Purpose::Configured { plugin: plugin.clone(), config };
+            Arc::new(Slot::new(&plugin.command, Arc::clone(&self.options), purpose))
+        });
+        Ok(Some(Handle::new(Arc::clone(slot), plugin)))
+    }
+
+    /// Forgets processes that have ended and that nobody can call any more, as after a change of
+    /// credentials.
+    fn forget_unused(&self) {
+        let mut configured = self.configured.lock().unwrap_or_else(PoisonError::into_inner);
+        configured.retain(|_, slot| Arc::strong_count(slot) > 1 || slot.may_run());
+    }
+
+    fn take_configured(&self) -> Vec<Arc<Slot>> {
+        let mut configured = self.configured.lock().unwrap_or_else(PoisonError::into_inner);
+        configured.drain().map(|(_, slot)| slot).collect()
+    }
+}
+
+/// The plugins that take part in one run, in processes of its own.
+///
+/// [`end`](Self::end) it when the run is over. Dropping it ends the processes as well, without the
+/// courtesy.
+#[derive(Debug)]
+pub struct Run {
+    inner: Arc<Inner>,
+    slots: Mutex<HashMap<PathBuf, Arc<Slot>>>,
+}
+
+/// A plugin of a run.
+#[derive(Clone)]
+pub struct Named<T: ?Sized> {
+    /// Its name.
+    pub name: Name,
+    /// The version that it is spoken to in.
+    pub kind: Kind,
+    /// The plugin.
+    pub plugin: Arc<T>,
+}
+
+impl Run {
+    /// The actions that take part in backups, in order.
+    pub fn backup_item_actions(&self) -> Vec<Named<dyn BackupItemAction>> {
+        self.family(Family::BackupItemAction, |handle| Arc::new(handle) as _)
+    }
+
+    /// The actions that take part in restores, in order.
+    pub fn restore_item_actions(&self) -> Vec<Named<dyn RestoreItemAction>> {
+        self.family(Family::RestoreItemAction, |handle| Arc::new(handle) as _)
+    }
+
+    /// The actions that take part in deletions, in order.
+    pub fn delete_item_actions(&self) -> Vec<Named<dyn DeleteItemAction>> {
+        self.family(Family::DeleteItemAction, |handle| Arc::new(handle) as _)
+    }
+
+    /// The actions that say what belongs together, in order.
+    pub fn item_block_actions(&self) -> Vec<Named<dyn ItemBlockAction>> {
+        self.family(Family::ItemBlockAction, |handle| Arc::new(handle) as _)
+    }
+
+    /// Ends its processes, and waits for their end.
+    pub async fn end(self) {
+        let slots: Vec<Arc<Slot>> = {
+            let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+            slots.drain().map(|(_, slot)| slot).collect()
+        };
+        join_all(slots.iter().map(|slot| slot.close())).await;
+    }
+
+    fn family<T: ?Sized>(
+        &self,
+        family: Family,
+        as_trait: impl Fn(Handle) -> Arc<T>,
+    ) -> Vec<Named<T>> {
+        let plugins = self.inner.registry.family(family);
+        let named = |plugin: &Plugin| Named {
+            name: plugin.name.clone(),
+            kind: plugin.kind,
+            plugin: as_trait(Handle::new(self.slot(&plugin.command), plugin)),
+        };
+        plugins.into_iter().map(named).collect()
+    }
+
+    /// All item actions of a binary share a process.
+    fn slot(&self, command: &Path) -> Arc<Slot> {
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = || {
+            let is_here = |plugin: &&Plugin| plugin.command == command && !plugin.kind.needs_init();
+            let plugins = self.inner.registry.plugins().iter().filter(is_here).cloned().collect();
+            let options = Arc::clone(&self.inner.options);
+            Arc::new(Slot::new(command, options, Purpose::ItemActions(plugins)))
+        };
+        Arc::clone(slots.entry(command.to_owned()).or_insert_with(new))
+    }
+}
+
+/// A hash over a configuration and the credentials that it names.
+async fn fingerprint(config: &Config) -> Result<[u8; 32], Error> {
+    let mut hash = Sha256::new();
+    for (key, value) in config {
+        for text in [key, value] {
+            hash.update(text.len().to_le_bytes());
+            hash.update(text);
+        }
+    }
+    if let Some(path) = config.get(CREDENTIALS_FILE) {
+        let credentials = tokio::fs::read(path).await.map_err(|error| {
+            Error::new(
+                Code::FailedPrecondition,
+                format!("cannot read credentials from {path}: {error}"),
+            )
+        })?;
+        hash.update(credentials);
+    }
+    Ok(hash.finalize().into())
+}
+
+async fn discover_registry(options: &Options) -> Registry {
+    let mut registry = Registry::default();
+    let found = match discover::walk(&options.plugin_dir) {
+        Ok(found) => found,
+        Err(error) => {
+            registry
+                .report(&options.plugin_dir, format!("the plugin folder cannot be read: {error}"));
+            return registry;
+        }
+    };
+    for path in &found.ignored {
+        tracing::warn!(path = %path.display(), "not executable, so no plugin");
+    }
+    // Side by side, so that one that hangs holds up few; taken in in order.
+    let listings: Vec<_> = futures::stream::iter(&found.executables)
+        .map(|path| list(path, options))
+        .buffered(STARTED_AT_ONCE)
+        .collect()
+        .await;
+    for (path, listing) in found.executables.iter().zip(listings) {
+        match listing {
+            Ok(listing) => registry.add(path, &listing),
+            Err(reason) => registry.report(path, reason),
+        }
+    }
+    registry
+}
+
+/// Starts a binary, asks what it has, and ends it.
+pub(crate) async fn list(command: &Path, options: &Options) -> Result<Vec<Listed>, String> {
+    let process = Process::start(command, options).await.map_err(|error| chain(&error))?;
+    let asked = client::list_plugins(process.connection());
+    let limit = options.limits.metadata;
+    let listing = match tokio::time::timeout(limit, asked).await {
+        Ok(Ok(listing)) => Ok(listing),
+        Ok(Err(error)) => Err(format!("it cannot list its plugins: {error}")),
+        Err(_) => Err(format!("it did not list its plugins within {} s", limit.as_secs_f32())),
+    };
+    process.stop().await;
+    // The command that a listing names is what we started: the path is ours, not the plugin's.
+    let entry = |listed: Result<client::Listed, client::InvalidListing>| match listed {
+        Ok(listed) => Ok((listed.kind, listed.name)),
+        Err(error) => Err(error.to_string()),
+    };
+    Ok(listing?.into_iter().map(entry).collect())
+}
+
+/// Ends the processes of stores and snapshotters that nobody uses.
+async fn end_idle_processes(inner: Weak<Inner>) {
+    loop {
+        let Some(pause) = inner.upgrade().map(|inner| inner.options.limits.idle / 4) else {
+            return;
+        };
+        tokio::time::sleep(pause).await;
+        let Some(inner) = inner.upgrade() else { return };
+        let slots: Vec<Arc<Slot>> = {
+            let configured = inner.configured.lock().unwrap_or_else(PoisonError::into_inner);
+            configured.values().cloned().collect()
+        };
+        for slot in slots {
+            slot.stop_if_idle().await;
+        }
+        inner.forget_unused();
+    }
+}

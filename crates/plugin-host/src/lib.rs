@@ -1,0 +1,31 @@
+//! Finds, starts, supervises and restarts plugin processes, and hands them out as trait objects.
+//!
+//! [`Host::discover`] asks every binary of the plugin folder what it has. From then on plugins are
+//! [`bowline_plugin`] trait objects: item actions through a [`Run`], stores and snapshotters for a
+//! configuration. Behind each is a process that is started when it is first called, restarted when
+//! it dies and ended when nobody needs it.
+//!
+//! # What a caller can rely on
+//! - Every call ends: with an answer, with the plugin's own error, or with one of ours that says
+//!   which plugin died, hung or broke its contract, and in which method.
+//! - A broken binary is told by name and reason and does not keep the others from working.
+//! - No process outlives this one, even if it is killed.
+//!
+//! The files, from the outside in: `host` (which process serves whom), `handle` (traits), `slot`
+//! (one supervised process), `process` (start, handshake, end), `spawn`; beside them `discover`,
+//! `registry` and `log`, which decide and do nothing.
+
+mod discover;
+mod handle;
+mod host;
+mod log;
+mod options;
+mod process;
+mod registry;
+mod slot;
+mod spawn;
+mod warm_up;
+
+pub use host::{Host, Named, Run};
+pub use options::{Limits, Options};
+pub use registry::{Family, Listed, Plugin, Problem, Registry};

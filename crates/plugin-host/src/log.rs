@@ -1,0 +1,125 @@
+//! What plugins write to standard error, as events of ours.
+//!
+//! Plugins of Velero's framework write one JSON object per line, with `@message`, `@level` and any
+//! other keys. Everything else is text: a panic, or what a library prints.
+
+use serde_json::{Map, Value};
+use tracing::Level;
+
+/// The longest line that is taken as one, as in go-plugin.
+pub(crate) const LINE_MAX: usize = 64 * 1024;
+
+/// A line that a plugin wrote.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) level: Level,
+    pub(crate) message: String,
+    /// The other keys of a JSON line, as JSON; empty if there are none.
+    pub(crate) fields: String,
+}
+
+/// Reads lines one after the other; it remembers whether the plugin is panicking, since the lines
+/// that follow belong to the panic.
+#[derive(Debug, Default)]
+pub(crate) struct Reader {
+    panicking: bool,
+}
+
+impl Reader {
+    pub(crate) fn read(&mut self, line: &str) -> Entry {
+        let line = line.trim_end();
+        if let Ok(Value::Object(object)) = serde_json::from_str(line)
+            && let Some(entry) = structured(object)
+        {
+            return entry;
+        }
+        self.panicking |= line.starts_with("panic: ") || line.starts_with("fatal error: ");
+        let level = if self.panicking { Level::ERROR } else { level_of_prefix(line) };
+        Entry { level, message: line.to_owned(), fields: String::new() }
+    }
+}
+
+fn structured(mut object: Map<String, Value>) -> Option<Entry> {
+    let message = object.remove("@message")?.as_str()?.to_owned();
+    let level = level(object.remove("@level")?.as_str()?)?;
+    // Said once already, or only of use to the framework itself.
+    for key in ["@timestamp", "level", "time", "timestamp", "@logSourceSetBy"] {
+        object.remove(key);
+    }
+    let fields = if object.is_empty() { String::new() } else { Value::Object(object).to_string() };
+    Some(Entry { level, message, fields })
+}
+
+fn level(word: &str) -> Option<Level> {
+    match word.to_lowercase().as_str() {
+        "trace" => Some(Level::TRACE),
+        "debug" => Some(Level::DEBUG),
+        "info" => Some(Level::INFO),
+        "warn" | "warning" => Some(Level::WARN),
+        // A plugin that says `fatal` is about to end.
+        "error" | "fatal" | "panic" => Some(Level::ERROR),
+        _ => None,
+    }
+}
+
+fn level_of_prefix(line: &str) -> Level {
+    line.strip_prefix('[')
+        .and_then(|rest| rest.split_once(']'))
+        .and_then(|(word, _)| level(word))
+        .unwrap_or(Level::DEBUG)
+}
+
+/// Makes an event of an entry. The level of an event is part of the code, hence the branches.
+pub(crate) fn emit(plugin: &str, Entry { level, message, fields }: &Entry) {
+    match *level {
+        Level::ERROR => tracing::error!(plugin, fields, "{message}"),
+        Level::WARN => tracing::warn!(plugin, fields, "{message}"),
+        Level::INFO => tracing::info!(plugin, fields, "{message}"),
+        Level::DEBUG => tracing::debug!(plugin, fields, "{message}"),
+        Level::TRACE => tracing::trace!(plugin, fields, "{message}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_become_events_at_the_level_that_the_plugin_meant() {
+        let entry = |level, message: &str, fields: &str| Entry {
+            level,
+            message: message.into(),
+            fields: fields.into(),
+        };
+        for (line, expected) in [
+            (r#"{"@message":"hi","@level":"info"}"#, entry(Level::INFO, "hi", "")),
+            (
+                r#"{"@message":"hi","@level":"WARN","level":"warning","logSource":"a.go:1","@logSourceSetBy":"plugin"}"#,
+                entry(Level::WARN, "hi", r#"{"logSource":"a.go:1"}"#),
+            ),
+            (
+                r#"{"@message":1,"@level":"info"}"#,
+                entry(Level::DEBUG, r#"{"@message":1,"@level":"info"}"#, ""),
+            ),
+            (
+                r#"{"@message":"x","@level":"loud"}"#,
+                entry(Level::DEBUG, r#"{"@message":"x","@level":"loud"}"#, ""),
+            ),
+            (r#"{"@message":"bye","@level":"fatal"}"#, entry(Level::ERROR, "bye", "")),
+            ("[ERROR] no", entry(Level::ERROR, "[ERROR] no", "")),
+            ("[note] no", entry(Level::DEBUG, "[note] no", "")),
+            ("plain\n", entry(Level::DEBUG, "plain", "")),
+            ("", entry(Level::DEBUG, "", "")),
+        ] {
+            assert_eq!(Reader::default().read(line), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn all_lines_of_a_panic_are_errors() {
+        let mut reader = Reader::default();
+        assert_eq!(reader.read("about to").level, Level::DEBUG);
+        assert_eq!(reader.read("panic: oh").level, Level::ERROR);
+        assert_eq!(reader.read("goroutine 1 [running]:").level, Level::ERROR);
+    }
+}

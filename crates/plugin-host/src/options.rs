@@ -1,0 +1,66 @@
+//! How plugins are run.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How plugins are found, started and called.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The folder that plugins are looked for in.
+    pub plugin_dir: PathBuf,
+    /// What every plugin gets as arguments: those of the server, word for word, as in Velero.
+    pub arguments: Vec<OsString>,
+    /// Variables that plugins get beside our own environment.
+    pub environment: Vec<(OsString, OsString)>,
+    /// How many calls one plugin process answers at a time.
+    pub concurrency: usize,
+    /// How long things may take.
+    pub limits: Limits,
+}
+
+/// How long things may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// From the start of a process to its handshake.
+    pub start: Duration,
+    /// A call that looks something up or notes something: `AppliesTo`, `Init`, `Progress`, `Cancel`.
+    pub metadata: Duration,
+    /// `Execute` and `GetRelatedItems`.
+    pub execute: Duration,
+    /// A call that may move the data of a volume: `CreateSnapshot`, `CreateVolumeFromSnapshot`,
+    /// `UploadSnapshot`, `DeleteSnapshot`.
+    pub volume: Duration,
+    /// A stream of bytes without a byte.
+    pub stream_silence: Duration,
+    /// From the request to stop until the process is killed.
+    pub stop: Duration,
+    /// How long a process without calls is kept.
+    pub idle: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            plugin_dir: PathBuf::from("/plugins"),
+            arguments: Vec::new(),
+            environment: Vec::new(),
+            concurrency: 32,
+            limits: Limits::default(),
+        }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            start: Duration::from_mins(1),
+            metadata: Duration::from_mins(1),
+            execute: Duration::from_mins(10),
+            volume: Duration::from_hours(4),
+            stream_silence: Duration::from_mins(5),
+            stop: Duration::from_secs(2),
+            idle: Duration::from_mins(1),
+        }
+    }
+}

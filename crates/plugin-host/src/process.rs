@@ -1,0 +1,312 @@
+//! One plugin process: started, shaken hands with, connected to, drained, ended.
+//!
+//! # Guarantees
+//! - It answers the handshake within a limit, or is killed and the reason told.
+//! - All that it writes is read: a full pipe would block it.
+//! - It ends with us ([`crate::spawn`]), with the last owner of its [`Process`], or when it is asked
+//!   to [`stop`](Process::stop), which takes twice the limit at most.
+//! - Its socket is removed when it has ended; a killed Go plugin leaves it behind.
+
+use std::collections::VecDeque;
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bowline_plugin_wire::{Connection, client, handshake};
+use futures::StreamExt as _;
+use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, BufReader};
+use tokio::process::{Child, ChildStdout, Command};
+use tokio::sync::{Notify, watch};
+use tokio::task::{AbortHandle, JoinSet};
+use tracing::Instrument as _;
+
+use crate::{Options, log, spawn};
+
+/// How many bytes a plugin may write before its handshake is over.
+const HANDSHAKE_MAX: u64 = 4 * 1024;
+
+/// How many of the last lines of a plugin are kept to explain its end.
+const LAST_WORDS: usize = 8;
+
+/// How long the pipes of a process that has ended are read.
+const DRAIN_LIMIT: Duration = Duration::from_millis(200);
+
+/// How long a line may be that is quoted in an error.
+const QUOTE_CHARS: usize = 300;
+
+/// Why a plugin could not be started.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StartError {
+    /// The system refused.
+    #[error("it cannot be started")]
+    Spawn(#[source] std::io::Error),
+    /// It ended before its handshake.
+    #[error("it ended before its handshake ({status}){}", said(words))]
+    Ended {
+        /// How it ended.
+        status: String,
+        /// What it wrote last.
+        words: String,
+    },
+    /// It did not say anything in time.
+    #[error("it gave no handshake within {} s{}", waited.as_secs_f32(), said(words))]
+    Silent {
+        /// How long it was given.
+        waited: Duration,
+        /// What it wrote last.
+        words: String,
+    },
+    /// What it said is no handshake.
+    #[error("its handshake is wrong")]
+    Handshake(#[source] handshake::HandshakeError),
+    /// Nobody listens on the socket that it named.
+    #[error("its socket cannot be connected to")]
+    Connect(#[source] bowline_plugin::Error),
+}
+
+fn said(words: &str) -> String {
+    if words.is_empty() { String::new() } else { format!(": {words}") }
+}
+
+/// A running plugin process, connected to. Dropping it kills it.
+#[derive(Debug)]
+pub(crate) struct Process {
+    command: PathBuf,
+    connection: Connection,
+    ended: watch::Receiver<Option<ExitStatus>>,
+    kill: Arc<Notify>,
+    keeper: AbortHandle,
+    words: LastWords,
+    stop_limit: Duration,
+}
+
+impl Process {
+    /// Starts `command` and connects to it.
+    pub(crate) async fn start(command: &Path, options: &Options) -> Result<Self, StartError> {
+        let mut child = spawn::spawn(prepare(command, options)).await.map_err(StartError::Spawn)?;
+        let name = name_of(command);
+        let words = LastWords::default();
+        let mut drains = JoinSet::new();
+        if let Some(stderr) = child.stderr.take() {
+            drains.spawn(log_lines(stderr, name, words.clone()).in_current_span());
+        }
+        let socket = shake_hands(&mut child, options.limits.start, &words, &mut drains).await?;
+        let connection = Connection::unix(&socket).await.map_err(StartError::Connect)?;
+        // Go answers this call only with the first data, so it is never waited for.
+        let stdio = client::stdio(&connection);
+        drains.spawn(stdio.for_each(|_| std::future::ready(())));
+        let (note_end, ended) = watch::channel(None);
+        let kill = Arc::new(Notify::new());
+        let kept = keep(child, Arc::clone(&kill), note_end, drains, socket);
+        let keeper = tokio::spawn(kept).abort_handle();
+        Ok(Self {
+            command: command.to_owned(),
+            connection,
+            ended,
+            kill,
+            keeper,
+            words,
+            stop_limit: options.limits.stop,
+        })
+    }
+
+    /// What calls go through.
+    pub(crate) fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    /// Whether it has ended, and how.
+    pub(crate) fn status(&self) -> Option<ExitStatus> {
+        *self.ended.borrow()
+    }
+
+    /// Waits for its end, for a while.
+    pub(crate) async fn ends_within(&self, limit: Duration) -> Option<ExitStatus> {
+        let mut ended = self.ended.clone();
+        let end = tokio::time::timeout(limit, ended.wait_for(Option::is_some)).await;
+        end.ok().and_then(Result::ok).and_then(|status| *status)
+    }
+
+    /// The most telling of its last lines.
+    pub(crate) fn last_words(&self) -> String {
+        self.words.quote()
+    }
+
+    /// Asks it to end, and kills it if it does not.
+    pub(crate) async fn stop(&self) {
+        // Go plugins end before they answer, so an error is no failure.
+        let asked = client::shutdown(&self.connection);
+        let _ = tokio::time::timeout(self.stop_limit, asked).await;
+        if self.ends_within(self.stop_limit).await.is_none() {
+            tracing::warn!(command = %self.command.display(), "plugin does not stop, killing it");
+            self.kill.notify_one();
+            self.ends_within(self.stop_limit).await;
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if self.status().is_none() {
+            // Ends the task that owns the child, which kills it.
+            self.keeper.abort();
+        }
+    }
+}
+
+/// The base name, which is what logs and users know a plugin binary by.
+fn name_of(command: &Path) -> String {
+    command.file_name().unwrap_or(command.as_os_str()).display().to_string()
+}
+
+fn prepare(command: &Path, options: &Options) -> Command {
+    let mut prepared = Command::new(command);
+    for name in handshake::NOT_IN_ENVIRONMENT {
+        prepared.env_remove(name);
+    }
+    prepared
+        .args(&options.arguments)
+        .envs(options.environment.iter().map(|(name, value)| (name, value)))
+        .envs(handshake::ENVIRONMENT)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true);
+    prepared
+}
+
+/// Waits for the handshake; what follows it on standard output is drained.
+async fn shake_hands(
+    child: &mut Child,
+    limit: Duration,
+    words: &LastWords,
+    drains: &mut JoinSet<()>,
+) -> Result<PathBuf, StartError> {
+    let Some(stdout) = child.stdout.take() else {
+        return Err(StartError::Spawn(std::io::Error::other("it has no standard output")));
+    };
+    let mut stdout = BufReader::new(stdout);
+    let read = tokio::time::timeout(limit, first_line(&mut stdout)).await;
+    let line = match read {
+        Ok(line) => line.map_err(StartError::Spawn)?,
+        Err(_) => return Err(StartError::Silent { waited: limit, words: words.quote() }),
+    };
+    if line.is_empty() {
+        // It closed its output, and so is about to end, or stays without ever having spoken.
+        let Ok(Ok(status)) = tokio::time::timeout(limit, child.wait()).await else {
+            return Err(StartError::Silent { waited: limit, words: words.quote() });
+        };
+        finish(drains).await;
+        return Err(StartError::Ended { status: status.to_string(), words: words.quote() });
+    }
+    let address = handshake::parse(&line).map_err(StartError::Handshake)?;
+    drains.spawn(drain(stdout));
+    Ok(address.path().to_owned())
+}
+
+/// The first line, or as much of it as a handshake can have.
+async fn first_line(stdout: &mut BufReader<ChildStdout>) -> std::io::Result<String> {
+    let mut line = Vec::new();
+    stdout.take(HANDSHAKE_MAX).read_until(b'\n', &mut line).await?;
+    Ok(String::from_utf8_lossy(&line).into_owned())
+}
+
+async fn drain(mut output: impl AsyncRead + Unpin) {
+    let _ = tokio::io::copy(&mut output, &mut tokio::io::sink()).await;
+}
+
+/// Turns what comes on standard error into events, line by line.
+async fn log_lines(stderr: impl AsyncRead + Unpin, plugin: String, words: LastWords) {
+    let mut stderr = BufReader::new(stderr);
+    let mut reader = log::Reader::default();
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let mut limited = (&mut stderr).take(log::LINE_MAX as u64);
+        match limited.read_until(b'\n', &mut line).await {
+            Ok(0) | Err(_) => return,
+            Ok(_) => {}
+        }
+        let entry = reader.read(&String::from_utf8_lossy(&line));
+        words.add(&entry.message);
+        log::emit(&plugin, &entry);
+    }
+}
+
+/// Owns the child until it has ended.
+async fn keep(
+    mut child: Child,
+    kill: Arc<Notify>,
+    note_end: watch::Sender<Option<ExitStatus>>,
+    mut drains: JoinSet<()>,
+    socket: PathBuf,
+) {
+    let _socket = RemovedWhenDropped(socket);
+    let status = tokio::select! {
+        status = child.wait() => status,
+        () = kill.notified() => {
+            let _ = child.start_kill();
+            child.wait().await
+        }
+    };
+    finish(&mut drains).await;
+    note_end.send_replace(status.ok());
+}
+
+/// Reads what a process that has ended left in its pipes. A grandchild may hold them open for ever.
+async fn finish(drains: &mut JoinSet<()>) {
+    let rest = async { while drains.join_next().await.is_some() {} };
+    let _ = tokio::time::timeout(DRAIN_LIMIT, rest).await;
+}
+
+/// The socket of a plugin, which a killed one leaves behind.
+struct RemovedWhenDropped(PathBuf);
+
+impl Drop for RemovedWhenDropped {
+    fn drop(&mut self) {
+        // The plugin named the path, so look what it is.
+        let is_socket = std::fs::symlink_metadata(&self.0).is_ok_and(|m| m.file_type().is_socket());
+        if is_socket {
+            let _ = std::fs::remove_file(&self.0);
+        }
+    }
+}
+
+/// The last lines that a plugin wrote.
+#[derive(Clone, Debug, Default)]
+struct LastWords(Arc<Mutex<VecDeque<String>>>);
+
+impl LastWords {
+    fn add(&self, line: &str) {
+        if line.trim().is_empty() {
+            return;
+        }
+        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if lines.len() == LAST_WORDS {
+            lines.pop_front();
+        }
+        lines.push_back(line.chars().take(QUOTE_CHARS).collect());
+    }
+
+    /// The last line that speaks of a failure, else the last one.
+    fn quote(&self) -> String {
+        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let failure = |line: &&String| {
+            ["panic: ", "fatal error: ", "rror"].iter().any(|word| line.contains(word))
+        };
+        lines.iter().rev().find(failure).or(lines.back()).cloned().unwrap_or_default()
+    }
+}
+
+/// An error and its causes in one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}

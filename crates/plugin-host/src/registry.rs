@@ -1,0 +1,218 @@
+//! Which plugins there are: decided from what the binaries listed, without starting anything.
+//!
+//! # Rules
+//! - One bad plugin is a [`Problem`] with its binary and reason; the others are not touched.
+//! - The first binary that lists a (kind, name) has it; a second one is a problem.
+//! - A family's plugins run in the order of their binaries, and within one in the order in which it
+//!   listed them. A name that is listed in two versions runs once, as the newest.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+
+use bowline_plugin::{Kind, Name};
+
+/// One entry of a listing: a kind and a name, or what is wrong with them.
+pub type Listed = Result<(Kind, Name), String>;
+
+/// A plugin that can be used.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Plugin {
+    /// Its kind.
+    pub kind: Kind,
+    /// Its name.
+    pub name: Name,
+    /// The binary that has it.
+    pub command: PathBuf,
+}
+
+/// What is wrong with a binary, or with a plugin in it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("plugin {}: {reason}", command.display())]
+pub struct Problem {
+    /// The binary.
+    pub command: PathBuf,
+    /// What is wrong.
+    pub reason: String,
+}
+
+/// Kinds that serve the same trait, the newest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each is the trait of the same name")]
+pub enum Family {
+    BackupItemAction,
+    RestoreItemAction,
+    DeleteItemAction,
+    ItemBlockAction,
+    VolumeSnapshotter,
+    ObjectStore,
+}
+
+impl Family {
+    fn kinds(self) -> &'static [Kind] {
+        match self {
+            Self::BackupItemAction => &[Kind::BackupItemActionV2, Kind::BackupItemAction],
+            Self::RestoreItemAction => &[Kind::RestoreItemActionV2, Kind::RestoreItemAction],
+            Self::DeleteItemAction => &[Kind::DeleteItemAction],
+            Self::ItemBlockAction => &[Kind::ItemBlockAction],
+            Self::VolumeSnapshotter => &[Kind::VolumeSnapshotterV2, Kind::VolumeSnapshotter],
+            Self::ObjectStore => &[Kind::ObjectStore],
+        }
+    }
+}
+
+/// All plugins that can be used, and what is wrong with the others.
+#[derive(Clone, Debug, Default)]
+pub struct Registry {
+    plugins: Vec<Plugin>,
+    problems: Vec<Problem>,
+}
+
+impl Registry {
+    /// Takes in what a binary listed.
+    pub fn add(&mut self, command: &Path, listing: &[Listed]) {
+        if listing.is_empty() {
+            self.report(command, "it lists no plugins".to_owned());
+        }
+        for listed in listing {
+            let added = listed.clone().and_then(|(kind, name)| self.add_one(command, kind, name));
+            if let Err(reason) = added {
+                self.report(command, reason);
+            }
+        }
+    }
+
+    /// Takes in that something is wrong with a binary.
+    pub fn report(&mut self, command: &Path, reason: String) {
+        self.problems.push(Problem { command: command.to_owned(), reason });
+    }
+
+    fn add_one(&mut self, command: &Path, kind: Kind, name: Name) -> Result<(), String> {
+        if let Some(other) = self.plugins.iter().find(|p| p.kind == kind && p.name == name) {
+            let first = if other.command == command {
+                "twice".to_owned()
+            } else {
+                format!("but {} has it already", other.command.display())
+            };
+            return Err(format!("it lists {kind} {name}, {first}"));
+        }
+        self.plugins.push(Plugin { kind, name, command: command.to_owned() });
+        Ok(())
+    }
+
+    /// All plugins, in the order in which they were listed.
+    pub fn plugins(&self) -> &[Plugin] {
+        &self.plugins
+    }
+
+    /// What is wrong.
+    pub fn problems(&self) -> &[Problem] {
+        &self.problems
+    }
+
+    /// The plugin of a family with this name, in its newest version.
+    pub fn find(&self, family: Family, name: &Name) -> Option<&Plugin> {
+        let of_kind = |&kind: &Kind| {
+            self.plugins.iter().find(move |plugin| plugin.kind == kind && plugin.name == *name)
+        };
+        family.kinds().iter().find_map(of_kind)
+    }
+
+    /// The plugins of a family in the order in which they run, each name once.
+    pub fn family(&self, family: Family) -> Vec<&Plugin> {
+        let mut seen = HashSet::new();
+        self.plugins
+            .iter()
+            .filter(|plugin| family.kinds().contains(&plugin.kind) && seen.insert(&plugin.name))
+            .filter_map(|plugin| self.find(family, &plugin.name))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn registry(listings: &[(&str, &[(&str, &str)])]) -> Registry {
+        let mut registry = Registry::default();
+        for (command, listing) in listings {
+            let listed = |(kind, name): &(&str, &str)| -> Listed {
+                let kind = kind.parse().map_err(|error| format!("{name}: {error}"))?;
+                Ok((kind, name.parse().map_err(|error| format!("{kind}: {error}"))?))
+            };
+            registry.add(Path::new(command), &listing.iter().map(listed).collect::<Vec<_>>());
+        }
+        registry
+    }
+
+    fn shown(plugins: &[&Plugin]) -> Vec<String> {
+        plugins.iter().map(|p| format!("{} {} {}", p.kind, p.name, p.command.display())).collect()
+    }
+
+    #[test]
+    fn plugins_run_in_the_order_of_binaries_and_a_name_in_two_versions_once_as_the_newest() {
+        let registry = registry(&[
+            (
+                "/b",
+                &[
+                    ("BackupItemAction", "x.io/one"),
+                    ("BackupItemAction", "x.io/two"),
+                    ("BackupItemActionV2", "x.io/two"),
+                    ("ObjectStore", "x.io/one"),
+                ],
+            ),
+            ("/a", &[("BackupItemActionV2", "x.io/three")]),
+        ]);
+        assert_eq!(
+            shown(&registry.family(Family::BackupItemAction)),
+            [
+                "BackupItemAction x.io/one /b",
+                "BackupItemActionV2 x.io/two /b",
+                "BackupItemActionV2 x.io/three /a"
+            ]
+        );
+        assert_eq!(registry.problems(), []);
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_binary_and_reason_and_the_rest_works() {
+        let registry = registry(&[
+            ("/good", &[("ObjectStore", "x.io/store")]),
+            (
+                "/bad",
+                &[
+                    ("SnapshotItemAction", "x.io/odd"),
+                    ("ObjectStore", "noslash"),
+                    ("ObjectStore", "x.io/store"),
+                    ("DeleteItemAction", "x.io/del"),
+                    ("DeleteItemAction", "x.io/del"),
+                ],
+            ),
+            ("/empty", &[]),
+        ]);
+        let problems: Vec<String> = registry.problems().iter().map(ToString::to_string).collect();
+        assert_eq!(
+            problems,
+            [
+                "plugin /bad: x.io/odd: unknown plugin kind `SnapshotItemAction`",
+                "plugin /bad: ObjectStore: `noslash` is no name of a plugin: it must have the form <DNS name>/<name>",
+                "plugin /bad: it lists ObjectStore x.io/store, but /good has it already",
+                "plugin /bad: it lists DeleteItemAction x.io/del, twice",
+                "plugin /empty: it lists no plugins",
+            ]
+        );
+        let all: Vec<&Plugin> = registry.plugins().iter().collect();
+        assert_eq!(shown(&all), ["ObjectStore x.io/store /good", "DeleteItemAction x.io/del /bad"]);
+    }
+
+    #[test]
+    fn the_newest_version_of_a_name_is_found() {
+        let registry = registry(&[(
+            "/a",
+            &[("VolumeSnapshotter", "x.io/vs"), ("VolumeSnapshotterV2", "x.io/vs")],
+        )]);
+        let name = "x.io/vs".parse().unwrap();
+        let found = registry.find(Family::VolumeSnapshotter, &name).map(|plugin| plugin.kind);
+        assert_eq!(found, Some(Kind::VolumeSnapshotterV2));
+        assert_eq!(registry.find(Family::ObjectStore, &name), None);
+    }
+}

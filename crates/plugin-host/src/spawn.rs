@@ -1,0 +1,70 @@
+//! Starts processes that die with us, however we end.
+//!
+//! A plugin that outlived its host would go on with work that nobody watches. So every plugin asks
+//! the kernel for a death signal. That signal is sent when the *thread* that started the process
+//! ends, not the process, so all of them are started by one thread that lives as long as we do.
+
+use std::io;
+use std::os::unix::process::CommandExt as _;
+use std::sync::{OnceLock, mpsc};
+use std::thread;
+
+use nix::sys::prctl;
+use nix::sys::signal::Signal;
+use tokio::process::{Child, Command};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+struct Job {
+    command: Command,
+    runtime: Handle,
+    reply: oneshot::Sender<io::Result<Child>>,
+}
+
+/// Starts `command`, which will be killed when this process ends.
+pub(crate) async fn spawn(mut command: Command) -> io::Result<Child> {
+    die_with_parent(&mut command);
+    let (reply, started) = oneshot::channel();
+    let job = Job { command, runtime: Handle::current(), reply };
+    let gone = || io::Error::other("the thread that starts plugins has ended");
+    starter()?.send(job).map_err(|_| gone())?;
+    started.await.map_err(|_| gone())?
+}
+
+/// The thread that starts them. It never ends.
+fn starter() -> io::Result<&'static mpsc::Sender<Job>> {
+    static STARTER: OnceLock<mpsc::Sender<Job>> = OnceLock::new();
+    if let Some(starter) = STARTER.get() {
+        return Ok(starter);
+    }
+    let (jobs, inbox) = mpsc::channel::<Job>();
+    thread::Builder::new().name("plugin-starter".to_owned()).spawn(move || {
+        while let Ok(Job { mut command, runtime, reply }) = inbox.recv() {
+            // The child's end is watched by the runtime that asked for it.
+            let _runtime = runtime.enter();
+            // A reply that nobody waits for is dropped, and with it the child, which kills it.
+            let _ = reply.send(command.spawn());
+        }
+    })?;
+    // Of two threads started at once one has no sender left, and ends; it has started nothing.
+    Ok(STARTER.get_or_init(|| jobs))
+}
+
+#[expect(unsafe_code, reason = "the only way to ask for a death signal in the child")]
+fn die_with_parent(command: &mut Command) {
+    let parent = nix::unistd::getpid();
+    let ask = move || {
+        prctl::set_pdeathsig(Signal::SIGKILL)?;
+        // We may have ended before the child could ask.
+        if nix::unistd::getppid() == parent {
+            Ok(())
+        } else {
+            Err(io::Error::other("the host has ended"))
+        }
+    };
+    // SAFETY: between fork and exec the closure makes two system calls and allocates nothing
+    // unless the host is gone.
+    unsafe {
+        command.as_std_mut().pre_exec(ask);
+    }
+}

@@ -1,0 +1,95 @@
+//! Velero's own plugin for S3, unmodified, against a real S3 server.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::symlink;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bowline_plugin::{ByteStream, Class, Config, ObjectStore};
+use bowline_plugin_host::{Host, Options};
+use bowline_testbed::program::{self, Program};
+use bowline_testbed::{Bed, S3, s3};
+use bytes::Bytes;
+use futures::{StreamExt as _, TryStreamExt as _};
+
+const BUCKET: &str = "objects";
+const MIB: usize = 1 << 20;
+
+struct Aws {
+    host: Host,
+    s3: S3,
+    bed: Bed,
+}
+
+impl Aws {
+    async fn start() -> Self {
+        let bed = Bed::new().unwrap();
+        let s3 = S3::start(&bed).await.unwrap();
+        s3.create_bucket(BUCKET).unwrap();
+        let [plugin] = program::locate([Program::VeleroPluginForAws]).await.unwrap();
+        let plugin_dir = bed.subdir("plugins").unwrap();
+        symlink(plugin, plugin_dir.join("velero-plugin-for-aws")).unwrap();
+        let host = Host::discover(Options { plugin_dir, ..Options::default() }).await;
+        Self { host, s3, bed }
+    }
+
+    fn config(&self) -> Config {
+        let url = self.s3.url();
+        let credentials = self.s3.credentials_file().display().to_string();
+        [
+            ("bucket", BUCKET),
+            ("prefix", ""),
+            ("region", s3::REGION),
+            ("s3ForcePathStyle", "true"),
+            ("s3Url", &url),
+            ("credentialsFile", &credentials),
+        ]
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .into()
+    }
+
+    async fn store(&self) -> Arc<dyn ObjectStore> {
+        self.host.object_store("aws", self.config()).await.unwrap().expect("it is installed")
+    }
+}
+
+fn body(pieces: Vec<Bytes>) -> ByteStream {
+    Box::pin(futures::stream::iter(pieces.into_iter().map(Ok)))
+}
+
+#[tokio::test]
+async fn it_is_listed_and_its_calls_succeed() {
+    let aws = Aws::start().await;
+    assert_eq!(aws.host.registry().problems(), []);
+    let listed: Vec<String> =
+        aws.host.registry().plugins().iter().map(|p| format!("{} {}", p.kind, p.name)).collect();
+    assert_eq!(listed, ["VolumeSnapshotter velero.io/aws", "ObjectStore velero.io/aws"]);
+
+    let store = aws.store().await;
+    assert!(!store.object_exists(BUCKET, "backups/a/x.json").await.unwrap());
+    for key in ["backups/a/x.json", "backups/b/y.json", "restores/z"] {
+        store.put_object(BUCKET, key, body(vec![Bytes::from(key)])).await.unwrap();
+    }
+    store.put_object(BUCKET, "empty", body(Vec::new())).await.unwrap();
+    assert!(store.object_exists(BUCKET, "backups/a/x.json").await.unwrap());
+    let read = async |key: &str| -> Vec<u8> {
+        let stream = store.get_object(BUCKET, key).await.unwrap();
+        stream.try_collect::<Vec<Bytes>>().await.unwrap().concat()
+    };
+    assert_eq!(read("backups/b/y.json").await, b"backups/b/y.json");
+    assert_eq!(read("empty").await, b"");
+    let mut prefixes = store.list_common_prefixes(BUCKET, "backups/", "/").await.unwrap();
+    prefixes.sort();
+    assert_eq!(prefixes, ["backups/a/", "backups/b/"]);
+    let mut keys = store.list_objects(BUCKET, "backups/").await.unwrap();
+    keys.sort();
+    assert_eq!(keys, ["backups/a/x.json", "backups/b/y.json"]);
+    let url = store.create_signed_url(BUCKET, "restores/z", Duration::from_mins(10)).await.unwrap();
+    assert!(url.starts_with(&aws.s3.url()) && url.contains("X-Amz-Expires=600"), "{url}");
+    store.delete_object(BUCKET, "restores/z").await.unwrap();
+    assert!(!store.object_exists(BUCKET, "restores/z").await.unwrap());
+    let Err(error) = store.get_object(BUCKET, "restores/z").await else { panic!("it is gone") };
+    assert!(error.message().contains("NoSuchKey"), "{error}");
+    assert_eq!(error.class(), Class::Unclear, "Go says no more than that it failed");
+    aws.host.shut_down().await;
+}

@@ -1,0 +1,125 @@
+//! The fixture plugins, in Go and in Rust, in a plugin folder of their own.
+
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bowline_api::{Backup, Restore};
+use bowline_plugin::{Encoded, Item, Name};
+use bowline_plugin_host::{Host, Limits, Named, Options};
+use bowline_testbed::program::{self, Program};
+use serde_json::{Value, json};
+
+/// Which implementation of the fixture plugins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Set {
+    /// Built with Velero's framework; version 2 of the snapshotter stands on go-plugin alone.
+    Go,
+}
+
+impl Set {
+    async fn binaries(self) -> Vec<(&'static str, PathBuf)> {
+        match self {
+            Self::Go => {
+                let [all, snapshotter] =
+                    program::locate([Program::FixturePlugins, Program::SnapshotterV2])
+                        .await
+                        .unwrap();
+                vec![("fixture", all), ("snapshotter", snapshotter)]
+            }
+        }
+    }
+}
+
+/// A plugin folder with a set in it, a folder for its state, and a host.
+pub(crate) struct Fixture {
+    pub(crate) host: Host,
+    folder: tempfile::TempDir,
+}
+
+impl Fixture {
+    pub(crate) async fn start(set: Set) -> Self {
+        Self::with_limits(set, Limits::default()).await
+    }
+
+    pub(crate) async fn with_limits(set: Set, limits: Limits) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let plugin_dir = folder.path().join("plugins");
+        std::fs::create_dir(&plugin_dir).unwrap();
+        for (name, binary) in set.binaries().await {
+            symlink(binary, plugin_dir.join(name)).unwrap();
+        }
+        let state = folder.path().join("state");
+        std::fs::create_dir(&state).unwrap();
+        std::fs::create_dir(folder.path().join("root")).unwrap();
+        let options = Options {
+            plugin_dir,
+            environment: vec![("FIXTURE_STATE_DIR".into(), state.into())],
+            limits,
+            ..Options::default()
+        };
+        Self { host: Host::discover(options).await, folder }
+    }
+
+    pub(crate) fn state(&self, file: &str) -> PathBuf {
+        self.folder.path().join("state").join(file)
+    }
+
+    /// The folder that stores and snapshotters work in.
+    pub(crate) fn root(&self) -> PathBuf {
+        self.folder.path().join("root")
+    }
+
+    pub(crate) fn config(&self, more: &[(&str, &str)]) -> bowline_plugin::Config {
+        let root = self.root().display().to_string();
+        let own = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
+        more.iter().copied().chain([("root", root.as_str())]).map(own).collect()
+    }
+}
+
+pub(crate) fn name(own: &str) -> Name {
+    format!("fixture.bowline.io/{own}").parse().unwrap()
+}
+
+/// The plugin with this name among those of a run.
+pub(crate) fn pick<T: ?Sized>(plugins: Vec<Named<T>>, own: &str) -> Named<T> {
+    let name = name(own);
+    plugins.into_iter().find(|plugin| plugin.name == name).expect("it is listed")
+}
+
+/// A pod with annotations in the fixture's domain.
+pub(crate) fn pod(annotations: &[(&str, &str)]) -> Item {
+    let annotations: serde_json::Map<String, Value> = annotations
+        .iter()
+        .map(|(key, value)| (format!("fixture.bowline.io/{key}"), Value::from(*value)))
+        .collect();
+    let metadata = json!({"name": "p", "namespace": "app-1", "annotations": annotations});
+    Item::from_object(&json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata})).unwrap()
+}
+
+/// An annotation of an item in the fixture's domain.
+pub(crate) fn annotation(item: &Item, key: &str) -> Option<String> {
+    let object: Value = item.parse().unwrap();
+    let pointer = format!("/metadata/annotations/fixture.bowline.io~1{key}");
+    object.pointer(&pointer).and_then(Value::as_str).map(str::to_owned)
+}
+
+pub(crate) fn backup() -> Encoded<Backup> {
+    Encoded::new(serde_json::from_value(json!({"metadata": {"name": "b"}})).unwrap())
+}
+
+pub(crate) fn restore(annotations: &Value) -> Encoded<Restore> {
+    let metadata = json!({"name": "r", "annotations": annotations});
+    Encoded::new(serde_json::from_value(json!({"metadata": metadata})).unwrap())
+}
+
+/// Limits that a test can wait for.
+pub(crate) fn short_limits() -> Limits {
+    let second = Duration::from_secs(1);
+    Limits { metadata: 2 * second, execute: 2 * second, volume: 2 * second, ..Limits::default() }
+}
+
+pub(crate) fn write(path: &Path, text: &str) {
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(path, text).unwrap();
+}

@@ -1,0 +1,11 @@
+//! The host, tried on real plugin processes.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test may end at once; clippy exempts only functions marked as tests by itself"
+)]
+
+mod aws;
+mod conformance;
+mod fixture;

@@ -1,0 +1,79 @@
+//! The way to one plugin process.
+
+use std::future::{Ready, ready};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::task::{Context, Poll};
+
+use bowline_plugin::{Code, Error, Result};
+use http::Uri;
+use hyper_util::rt::TokioIo;
+use tokio::net::UnixStream;
+use tonic::transport::{Channel, Endpoint};
+use tower_service::Service;
+
+/// Errors with a stack travel in trailers. hyper's limit of 16 KiB loses even their text; this is the
+/// one of Go.
+const HEADER_LIST_MAX: u32 = 16 << 20;
+
+/// A connection to one plugin process. Cheap to clone; all clones share it.
+///
+/// It belongs to the process that was there when it was made. When it breaks it stays broken, and
+/// calls answer `Unavailable`: it is never silently made anew, since behind the same path there may be
+/// another process by then, which has not been initialised.
+///
+/// It has no time limits and sends no keepalive pings (Go plugins hang up on those). Whoever calls
+/// limits the time of a call by dropping it.
+#[derive(Clone, Debug)]
+pub struct Connection {
+    channel: Channel,
+}
+
+impl Connection {
+    /// Connects to the unix socket that a plugin named in its handshake.
+    pub async fn unix(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let cannot = |error: &dyn std::fmt::Display| {
+            let text = format!("connecting to the plugin at {}: {error}", path.display());
+            Error::new(Code::Unavailable, text)
+        };
+        let stream = UnixStream::connect(path).await.map_err(|error| cannot(&error))?;
+        let once = Once { path: path.to_owned(), stream: Some(stream) };
+        // Go's host sends this authority; a socket has none.
+        let channel = Endpoint::from_static("http://unused")
+            .http2_max_header_list_size(HEADER_LIST_MAX)
+            .connect_with_connector(once)
+            .await
+            .map_err(|error| cannot(&error))?;
+        Ok(Self { channel })
+    }
+
+    /// For the stubs.
+    pub(crate) fn channel(&self) -> Channel {
+        self.channel.clone()
+    }
+}
+
+/// A connector that gives away one stream and has no other.
+struct Once {
+    path: PathBuf,
+    stream: Option<UnixStream>,
+}
+
+impl Service<Uri> for Once {
+    type Response = TokioIo<UnixStream>;
+    type Error = io::Error;
+    type Future = Ready<io::Result<Self::Response>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Uri) -> Self::Future {
+        let lost = || {
+            let text = format!("the connection to the plugin at {} is lost", self.path.display());
+            io::Error::new(io::ErrorKind::NotConnected, text)
+        };
+        ready(self.stream.take().map(TokioIo::new).ok_or_else(lost))
+    }
+}

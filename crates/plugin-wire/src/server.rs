@@ -1,0 +1,71 @@
+//! The plugin's side: implementations of the traits of [`bowline_plugin`], served over the wire.
+//!
+//! [`Plugins`] holds them by kind and name, [`Plugins::serve`] answers calls until it is told to
+//! stop. It is what an SDK is built on: it binds no socket, prints nothing and ends no process.
+//!
+//! # What is guaranteed
+//! - All services are there, also those of kinds without an implementation. A call for a name that
+//!   is not there is an error of code `Unknown` in Velero's words.
+//! - Implementations see checked values only: items with a kind, ids that are not empty.
+//! - An implementation that panics is answered for with `Aborted`, and others go on. That needs
+//!   `panic = "unwind"`, Rust's default.
+//! - A call that the host gives up is dropped. The body of an object ends with an error then, never
+//!   as if it were complete.
+
+mod backup_item_action;
+mod bridge;
+mod delete_item_action;
+mod item_block_action;
+mod object_store;
+mod plugins;
+mod process;
+mod registry;
+mod restore_item_action;
+mod volume_snapshotter;
+mod whole;
+
+use bowline_plugin::{Code, Encoded, Error, Item, OperationId, Result, SnapshotId, VolumeId};
+use bytes::Bytes;
+
+pub use bridge::v1_with_upload;
+pub use plugins::{AlreadyRegistered, Plugins};
+
+/// Refuses a request.
+fn invalid(reason: impl std::fmt::Display) -> Error {
+    Error::new(Code::InvalidArgument, reason.to_string())
+}
+
+fn item(json: Bytes) -> Result<Item> {
+    Item::from_json(json).map_err(invalid)
+}
+
+/// A Backup or a Restore. Velero's plugins accept nothing and `{}`, so these are empty ones.
+fn resource<T: serde::de::DeserializeOwned>(json: Bytes) -> Result<Encoded<T>> {
+    let json = match json.trim_ascii() {
+        b"" | b"{}" => Bytes::from_static(br#"{"metadata":{},"spec":{}}"#),
+        _ => json,
+    };
+    Encoded::from_json(json)
+        .map_err(|error| invalid(format!("the backup or restore is no valid JSON: {error}")))
+}
+
+fn operation(id: String) -> Result<OperationId> {
+    OperationId::new(id).ok_or_else(|| invalid("the id of the operation is empty"))
+}
+
+fn snapshot(id: String) -> Result<SnapshotId> {
+    SnapshotId::new(id).ok_or_else(|| invalid("the id of the snapshot is empty"))
+}
+
+fn volume(id: String) -> Result<VolumeId> {
+    VolumeId::new(id).ok_or_else(|| invalid("the id of the volume is empty"))
+}
+
+/// Version 1 has no place for something, and to leave it out would be to forget it.
+fn needs_version_2(what: &str) -> Error {
+    let text = format!("the action {what}, which only version 2 can tell: register it as that");
+    Error::new(Code::FailedPrecondition, text)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,111 @@
+//! A snapshotter of version 2 as one of version 1.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bowline_plugin::{
+    Class, Config, Error, Item, Result, SnapshotId, State, VolumeId, VolumeInfo, VolumeSnapshotter,
+};
+
+/// How often the creation of a snapshot is looked at.
+const POLL: Duration = Duration::from_secs(1);
+
+/// How many times in a row that may fail.
+const TRIES: u32 = 5;
+
+/// Has a snapshotter behave as one of version 1, for hosts that know no other: `create_snapshot`
+/// returns when the snapshot has been created and uploaded. Then there is nothing left to ask about.
+///
+/// A snapshot that could not be completed is deleted again, since its id never reaches the host.
+pub fn v1_with_upload(plugin: Arc<dyn VolumeSnapshotter>) -> Arc<dyn VolumeSnapshotter> {
+    Arc::new(Bridge(plugin))
+}
+
+struct Bridge(Arc<dyn VolumeSnapshotter>);
+
+impl Bridge {
+    async fn complete(&self, snapshot: &SnapshotId) -> Result<()> {
+        self.created(snapshot).await?;
+        match self.0.upload_snapshot(snapshot).await {
+            Err(error) if error.class() == Class::Unimplemented => Ok(()),
+            result => result,
+        }
+    }
+
+    /// Waits for the end of the creation.
+    async fn created(&self, snapshot: &SnapshotId) -> Result<()> {
+        let mut tries = 0;
+        loop {
+            match self.0.progress(snapshot).await {
+                Ok(progress) => match progress.state {
+                    State::Succeeded => return Ok(()),
+                    State::Failed(reason) => return Err(Error::unknown(reason)),
+                    State::Running => tries = 0,
+                },
+                Err(error) => match error.class() {
+                    Class::Unimplemented => return Ok(()),
+                    Class::Permanent => return Err(error),
+                    Class::Transient | Class::Unclear => {
+                        tries += 1;
+                        if tries == TRIES {
+                            return Err(error);
+                        }
+                    }
+                },
+            }
+            tokio::time::sleep(POLL).await;
+        }
+    }
+}
+
+#[async_trait]
+impl VolumeSnapshotter for Bridge {
+    async fn create_snapshot(
+        &self,
+        volume: &VolumeId,
+        zone: &str,
+        tags: &BTreeMap<String, String>,
+    ) -> Result<SnapshotId> {
+        let snapshot = self.0.create_snapshot(volume, zone, tags).await?;
+        match self.complete(&snapshot).await {
+            Ok(()) => Ok(snapshot),
+            Err(error) => Err(match self.0.delete_snapshot(&snapshot).await {
+                Ok(()) => error.context(format_args!("completing snapshot {snapshot}")),
+                Err(leftover) => error.context(format_args!(
+                    "completing snapshot {snapshot}, which could not be deleted ({leftover})"
+                )),
+            }),
+        }
+    }
+
+    async fn init(&self, config: &Config) -> Result<()> {
+        self.0.init(config).await
+    }
+
+    async fn get_volume_id(&self, persistent_volume: &Item) -> Result<Option<VolumeId>> {
+        self.0.get_volume_id(persistent_volume).await
+    }
+
+    async fn set_volume_id(&self, persistent_volume: &Item, volume: &VolumeId) -> Result<Item> {
+        self.0.set_volume_id(persistent_volume, volume).await
+    }
+
+    async fn get_volume_info(&self, volume: &VolumeId, zone: &str) -> Result<VolumeInfo> {
+        self.0.get_volume_info(volume, zone).await
+    }
+
+    async fn create_volume_from_snapshot(
+        &self,
+        snapshot: &SnapshotId,
+        info: &VolumeInfo,
+        zone: &str,
+    ) -> Result<VolumeId> {
+        self.0.create_volume_from_snapshot(snapshot, info, zone).await
+    }
+
+    async fn delete_snapshot(&self, snapshot: &SnapshotId) -> Result<()> {
+        self.0.delete_snapshot(snapshot).await
+    }
+}

@@ -1,0 +1,268 @@
+//! All that a plugin process offers.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bowline_plugin::{
+    BackupItemAction, DeleteItemAction, ItemBlockAction, Kind, Name, ObjectStore,
+    RestoreItemAction, Result, VolumeSnapshotter,
+};
+use futures_util::{Stream, stream};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::watch;
+use tonic::transport::Server;
+
+use super::process::{Controller, Health, Lister, Stdio};
+use super::registry::Registry;
+use super::whole::Whole;
+use crate::proto::{generated, health, plugin as go_plugin, v1, v2};
+
+/// The largest request. Items come whole, up to three in one.
+const REQUEST_MAX: usize = 64 << 20;
+
+/// For how long calls may go on after the order to stop. Hosts kill after two seconds.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// For how long to wait when no connection can be accepted, for want of file descriptors say.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
+
+/// All that a plugin process offers: implementations, by kind and name.
+pub struct Plugins {
+    command: String,
+    backup_item_action_v1: Registry<dyn BackupItemAction>,
+    backup_item_action_v2: Registry<dyn BackupItemAction>,
+    volume_snapshotter_v1: Registry<dyn VolumeSnapshotter>,
+    volume_snapshotter_v2: Registry<dyn VolumeSnapshotter>,
+    object_store: Registry<dyn ObjectStore>,
+    restore_item_action_v1: Registry<dyn RestoreItemAction>,
+    restore_item_action_v2: Registry<dyn RestoreItemAction>,
+    delete_item_action: Registry<dyn DeleteItemAction>,
+    item_block_action: Registry<dyn ItemBlockAction>,
+}
+
+/// There is a plugin of this kind and name already.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{kind} {name} is registered twice")]
+pub struct AlreadyRegistered {
+    /// The kind.
+    pub kind: Kind,
+    /// The name.
+    pub name: Name,
+}
+
+/// What registering returns.
+type Registered = Result<(), AlreadyRegistered>;
+
+impl Plugins {
+    /// None yet. `command` is what hosts shall start: the first argument of this process, unchanged.
+    pub fn new(command: impl Into<String>) -> Self {
+        Self {
+            command: command.into(),
+            backup_item_action_v1: Registry::new(Kind::BackupItemAction),
+            backup_item_action_v2: Registry::new(Kind::BackupItemActionV2),
+            volume_snapshotter_v1: Registry::new(Kind::VolumeSnapshotter),
+            volume_snapshotter_v2: Registry::new(Kind::VolumeSnapshotterV2),
+            object_store: Registry::new(Kind::ObjectStore),
+            restore_item_action_v1: Registry::new(Kind::RestoreItemAction),
+            restore_item_action_v2: Registry::new(Kind::RestoreItemActionV2),
+            delete_item_action: Registry::new(Kind::DeleteItemAction),
+            item_block_action: Registry::new(Kind::ItemBlockAction),
+        }
+    }
+
+    /// Adds an action that starts no operations; if it does, its `execute` is answered with an error.
+    pub fn backup_item_action_v1(
+        &mut self,
+        name: Name,
+        plugin: Arc<dyn BackupItemAction>,
+    ) -> Registered {
+        self.backup_item_action_v1.add(name, plugin)
+    }
+
+    /// Adds an action.
+    pub fn backup_item_action_v2(
+        &mut self,
+        name: Name,
+        plugin: Arc<dyn BackupItemAction>,
+    ) -> Registered {
+        self.backup_item_action_v2.add(name, plugin)
+    }
+
+    /// Adds an action that starts no operations and has no item wait; if it does, its `execute` is
+    /// answered with an error.
+    pub fn restore_item_action_v1(
+        &mut self,
+        name: Name,
+        plugin: Arc<dyn RestoreItemAction>,
+    ) -> Registered {
+        self.restore_item_action_v1.add(name, plugin)
+    }
+
+    /// Adds an action.
+    pub fn restore_item_action_v2(
+        &mut self,
+        name: Name,
+        plugin: Arc<dyn RestoreItemAction>,
+    ) -> Registered {
+        self.restore_item_action_v2.add(name, plugin)
+    }
+
+    /// Adds an action.
+    pub fn delete_item_action(
+        &mut self,
+        name: Name,
+        plugin: Arc<dyn DeleteItemAction>,
+    ) -> Registered {
+        self.delete_item_action.add(name, plugin)
+    }
+
+    /// Adds an action.
+    pub fn item_block_action(
+        &mut self,
+        name: Name,
+        plugin: Arc<dyn ItemBlockAction>,
+    ) -> Registered {
+        self.item_block_action.add(name, plugin)
+    }
+
+    /// Adds a snapshotter whose snapshots are complete when they have been created, and which has
+    /// no progress to tell. For others see [`v1_with_upload`](super::v1_with_upload).
+    pub fn volume_snapshotter_v1(
+        &mut self,
+        name: Name,
+        plugin: Arc<dyn VolumeSnapshotter>,
+    ) -> Registered {
+        self.volume_snapshotter_v1.add(name, plugin)
+    }
+
+    /// Adds a snapshotter. Velero does not know this kind and refuses to start when it is listed: see
+    /// [`host_knows`](crate::handshake::host_knows).
+    pub fn volume_snapshotter_v2(
+        &mut self,
+        name: Name,
+        plugin: Arc<dyn VolumeSnapshotter>,
+    ) -> Registered {
+        self.volume_snapshotter_v2.add(name, plugin)
+    }
+
+    /// Adds a store.
+    pub fn object_store(&mut self, name: Name, plugin: Arc<dyn ObjectStore>) -> Registered {
+        self.object_store.add(name, plugin)
+    }
+
+    /// What is listed to hosts, in its order.
+    pub fn list(&self) -> Vec<(Kind, Name)> {
+        let all = std::iter::empty()
+            .chain(self.backup_item_action_v1.list())
+            .chain(self.backup_item_action_v2.list())
+            .chain(self.volume_snapshotter_v1.list())
+            .chain(self.volume_snapshotter_v2.list())
+            .chain(self.object_store.list())
+            .chain(self.restore_item_action_v1.list())
+            .chain(self.restore_item_action_v2.list())
+            .chain(self.delete_item_action.list())
+            .chain(self.item_block_action.list());
+        all.map(|(kind, name)| (kind, name.clone())).collect()
+    }
+
+    /// Answers calls until a host says to stop, or `shutdown` is there. Calls under way then have a
+    /// second to end; those that have not are given up when the process ends, which should be next.
+    pub async fn serve(
+        self,
+        listener: UnixListener,
+        shutdown: impl Future<Output = ()> + Send,
+    ) -> io::Result<()> {
+        let (stop, stopped) = watch::channel(false);
+        let router = self.router(&stop);
+        let signal = async {
+            tokio::select! {
+                () = shutdown => { stop.send_replace(true); }
+                () = told(stopped.clone()) => {}
+            }
+        };
+        let grace_is_over = async {
+            told(stopped.clone()).await;
+            tokio::time::sleep(GRACE).await;
+        };
+        tokio::select! {
+            ended = router.serve_with_incoming_shutdown(incoming(listener), signal) => {
+                ended.map_err(io::Error::other)
+            }
+            () = grace_is_over => Ok(()),
+        }
+    }
+
+    fn router(self, stop: &watch::Sender<bool>) -> tonic::transport::server::Router {
+        /// A service of a plugin, with its limit.
+        macro_rules! service {
+            ($($server:ident)::+, $registry:expr) => {
+                $($server)::+::new($registry).max_decoding_message_size(REQUEST_MAX)
+            };
+        }
+        let lister = Lister::new(self.command.clone(), self.list());
+        Server::builder()
+            .add_service(health::health_server::HealthServer::new(Health))
+            .add_service(go_plugin::grpc_stdio_server::GrpcStdioServer::new(Stdio(
+                stop.subscribe(),
+            )))
+            .add_service(go_plugin::grpc_controller_server::GrpcControllerServer::new(Controller(
+                stop.clone(),
+            )))
+            .add_service(generated::plugin_lister_server::PluginListerServer::new(lister))
+            .add_service(service!(
+                generated::backup_item_action_server::BackupItemActionServer,
+                self.backup_item_action_v1
+            ))
+            .add_service(service!(
+                v2::backup_item_action_server::BackupItemActionServer,
+                self.backup_item_action_v2
+            ))
+            .add_service(service!(
+                generated::restore_item_action_server::RestoreItemActionServer,
+                self.restore_item_action_v1
+            ))
+            .add_service(service!(
+                v2::restore_item_action_server::RestoreItemActionServer,
+                self.restore_item_action_v2
+            ))
+            .add_service(service!(
+                generated::delete_item_action_server::DeleteItemActionServer,
+                self.delete_item_action
+            ))
+            .add_service(service!(
+                v1::item_block_action_server::ItemBlockActionServer,
+                self.item_block_action
+            ))
+            .add_service(service!(
+                generated::volume_snapshotter_server::VolumeSnapshotterServer,
+                self.volume_snapshotter_v1
+            ))
+            .add_service(service!(
+                v2::volume_snapshotter_server::VolumeSnapshotterServer,
+                self.volume_snapshotter_v2
+            ))
+            .add_service(Whole(service!(
+                generated::object_store_server::ObjectStoreServer,
+                self.object_store
+            )))
+    }
+}
+
+/// Waits for the order to stop.
+pub(super) async fn told(mut stopped: watch::Receiver<bool>) {
+    // It can only fail when nobody can give the order any more; then it is over as well.
+    let _ = stopped.wait_for(|stop| *stop).await;
+}
+
+/// The connections that hosts make; more than one, since Go's hosts hang up when they are idle.
+fn incoming(listener: UnixListener) -> impl Stream<Item = io::Result<UnixStream>> {
+    stream::unfold(listener, async |listener| {
+        loop {
+            match listener.accept().await {
+                Ok((connection, _)) => return Some((Ok(connection), listener)),
+                Err(_) => tokio::time::sleep(ACCEPT_AGAIN).await,
+            }
+        }
+    })
+}

@@ -1,0 +1,178 @@
+//! A snapshotter of version 2 for hosts that know version 1 only.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use bowline_plugin::{
+    Class, Code, Config, Error, Item, Progress, Result, SnapshotId, State, VolumeId, VolumeInfo,
+    VolumeSnapshotter,
+};
+use bowline_plugin_wire::server::v1_with_upload;
+
+/// Says what is written in its script, and keeps a diary.
+struct Scripted {
+    progress: Mutex<Vec<Result<State>>>,
+    upload: Result<()>,
+    delete: Result<()>,
+    diary: Mutex<Vec<&'static str>>,
+}
+
+impl Scripted {
+    fn write(&self, what: &'static str) {
+        self.diary.lock().unwrap().push(what);
+    }
+}
+
+#[async_trait]
+impl VolumeSnapshotter for Scripted {
+    async fn init(&self, _: &Config) -> Result<()> {
+        Ok(())
+    }
+
+    async fn get_volume_id(&self, _: &Item) -> Result<Option<VolumeId>> {
+        Ok(None)
+    }
+
+    async fn set_volume_id(&self, volume: &Item, _: &VolumeId) -> Result<Item> {
+        Ok(volume.clone())
+    }
+
+    async fn get_volume_info(&self, _: &VolumeId, _: &str) -> Result<VolumeInfo> {
+        Ok(VolumeInfo::default())
+    }
+
+    async fn create_snapshot(
+        &self,
+        _: &VolumeId,
+        _: &str,
+        _: &BTreeMap<String, String>,
+    ) -> Result<SnapshotId> {
+        self.write("create");
+        Ok(SnapshotId::new("s").unwrap())
+    }
+
+    async fn create_volume_from_snapshot(
+        &self,
+        _: &SnapshotId,
+        _: &VolumeInfo,
+        _: &str,
+    ) -> Result<VolumeId> {
+        Ok(VolumeId::new("v").unwrap())
+    }
+
+    async fn delete_snapshot(&self, _: &SnapshotId) -> Result<()> {
+        self.write("delete");
+        self.delete.clone()
+    }
+
+    async fn progress(&self, _: &SnapshotId) -> Result<Progress> {
+        self.write("progress");
+        let state = self.progress.lock().unwrap().remove(0)?;
+        Ok(Progress { state, ..Progress::default() })
+    }
+
+    async fn upload_snapshot(&self, _: &SnapshotId) -> Result<()> {
+        self.write("upload");
+        self.upload.clone()
+    }
+}
+
+/// Creates a snapshot, and returns what came of it and what was done.
+async fn create(
+    progress: Vec<Result<State>>,
+    upload: Result<()>,
+    delete: Result<()>,
+) -> (Result<SnapshotId>, String) {
+    let progress = Mutex::new(progress);
+    let scripted = Arc::new(Scripted { progress, upload, delete, diary: Mutex::default() });
+    let volume = VolumeId::new("v").unwrap();
+    let created = v1_with_upload(scripted.clone()).create_snapshot(&volume, "", &[].into()).await;
+    let diary = scripted.diary.lock().unwrap().join(" ");
+    (created, diary)
+}
+
+fn unclear() -> Result<State> {
+    Err(Error::unknown("hm"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn creation_returns_when_the_snapshot_is_complete_and_uploaded() {
+    let cases = [
+        (
+            vec![Ok(State::Running), Ok(State::Running), Ok(State::Succeeded)],
+            Ok(()),
+            "create progress progress progress upload",
+        ),
+        (vec![Err(Error::unimplemented("Progress"))], Ok(()), "create progress upload"),
+        (vec![Ok(State::Succeeded)], Err(Error::unimplemented("Upload")), "create progress upload"),
+        (
+            vec![
+                unclear(),
+                unclear(),
+                unclear(),
+                unclear(),
+                Ok(State::Running),
+                unclear(),
+                Ok(State::Succeeded),
+            ],
+            Ok(()),
+            "create progress progress progress progress progress progress progress upload",
+        ),
+    ];
+    for (progress, upload, diary) in cases {
+        let (created, done) = create(progress, upload, Ok(())).await;
+        assert_eq!((created, done.as_str()), (Ok(SnapshotId::new("s").unwrap()), diary));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_that_cannot_be_completed_is_deleted() {
+    let gone = Error::new(Code::NotFound, "gone");
+    let cases = [
+        (vec![Ok(State::Failed("no space".into()))], Ok(()), "no space", "create progress delete"),
+        (vec![Err(gone)], Ok(()), "gone", "create progress delete"),
+        (
+            vec![unclear(), unclear(), unclear(), unclear(), unclear()],
+            Ok(()),
+            "hm",
+            "create progress progress progress progress progress delete",
+        ),
+        (
+            vec![Ok(State::Succeeded)],
+            Err(Error::unknown("no network")),
+            "no network",
+            "create progress upload delete",
+        ),
+    ];
+    for (progress, upload, text, diary) in cases {
+        let (created, done) = create(progress, upload, Ok(())).await;
+        let message = format!("completing snapshot s: {text}");
+        assert_eq!(created.unwrap_err().message(), message);
+        assert_eq!(done, diary);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_that_is_left_over_is_named() {
+    let failed = vec![Ok(State::Failed("no space".into()))];
+    let (created, _) = create(failed, Ok(()), Err(Error::unknown("no rights"))).await;
+    let expected = "completing snapshot s, which could not be deleted (no rights): no space";
+    assert_eq!(created.unwrap_err().message(), expected);
+}
+
+#[tokio::test]
+async fn to_a_host_of_version_1_there_is_nothing_more_to_ask() {
+    let scripted = Arc::new(Scripted {
+        progress: Mutex::default(),
+        upload: Ok(()),
+        delete: Ok(()),
+        diary: Mutex::default(),
+    });
+    let bridge = v1_with_upload(scripted.clone());
+    let snapshot = SnapshotId::new("s").unwrap();
+    assert_eq!(bridge.progress(&snapshot).await.unwrap_err().class(), Class::Unimplemented);
+    assert_eq!(bridge.upload_snapshot(&snapshot).await.unwrap_err().class(), Class::Unimplemented);
+    assert_eq!(bridge.cancel(&snapshot).await, Ok(()));
+    assert!(scripted.diary.lock().unwrap().is_empty());
+}
