@@ -16,6 +16,15 @@ pub(crate) struct Entry {
     pub(crate) message: String,
     /// The other keys of a JSON line, as JSON; empty if there are none.
     pub(crate) fields: String,
+    /// Whether it was no JSON.
+    pub(crate) is_text: bool,
+}
+
+impl Entry {
+    /// Whether it may tell why the plugin ended: what it does in peace does not.
+    pub(crate) fn explains_an_end(&self) -> bool {
+        self.is_text || self.level <= Level::WARN
+    }
 }
 
 /// Reads lines one after the other; it remembers whether the plugin is panicking, since the lines
@@ -35,7 +44,7 @@ impl Reader {
         }
         self.panicking |= line.starts_with("panic: ") || line.starts_with("fatal error: ");
         let level = if self.panicking { Level::ERROR } else { level_of_prefix(line) };
-        Entry { level, message: line.to_owned(), fields: String::new() }
+        Entry { level, message: line.to_owned(), fields: String::new(), is_text: true }
     }
 }
 
@@ -47,7 +56,7 @@ fn structured(mut object: Map<String, Value>) -> Option<Entry> {
         object.remove(key);
     }
     let fields = if object.is_empty() { String::new() } else { Value::Object(object).to_string() };
-    Some(Entry { level, message, fields })
+    Some(Entry { level, message, fields, is_text: false })
 }
 
 fn level(word: &str) -> Option<Level> {
@@ -70,7 +79,7 @@ fn level_of_prefix(line: &str) -> Level {
 }
 
 /// Makes an event of an entry. The level of an event is part of the code, hence the branches.
-pub(crate) fn emit(plugin: &str, Entry { level, message, fields }: &Entry) {
+pub(crate) fn emit(plugin: &str, Entry { level, message, fields, .. }: &Entry) {
     match *level {
         Level::ERROR => tracing::error!(plugin, fields, "{message}"),
         Level::WARN => tracing::warn!(plugin, fields, "{message}"),
@@ -86,33 +95,43 @@ mod tests {
 
     #[test]
     fn lines_become_events_at_the_level_that_the_plugin_meant() {
-        let entry = |level, message: &str, fields: &str| Entry {
+        let json = |level, message: &str, fields: &str| Entry {
             level,
             message: message.into(),
             fields: fields.into(),
+            is_text: false,
         };
+        let text = |level, message: &str| Entry { is_text: true, ..json(level, message, "") };
         for (line, expected) in [
-            (r#"{"@message":"hi","@level":"info"}"#, entry(Level::INFO, "hi", "")),
+            (r#"{"@message":"hi","@level":"info"}"#, json(Level::INFO, "hi", "")),
             (
                 r#"{"@message":"hi","@level":"WARN","level":"warning","logSource":"a.go:1","@logSourceSetBy":"plugin"}"#,
-                entry(Level::WARN, "hi", r#"{"logSource":"a.go:1"}"#),
+                json(Level::WARN, "hi", r#"{"logSource":"a.go:1"}"#),
             ),
             (
                 r#"{"@message":1,"@level":"info"}"#,
-                entry(Level::DEBUG, r#"{"@message":1,"@level":"info"}"#, ""),
+                text(Level::DEBUG, r#"{"@message":1,"@level":"info"}"#),
             ),
             (
                 r#"{"@message":"x","@level":"loud"}"#,
-                entry(Level::DEBUG, r#"{"@message":"x","@level":"loud"}"#, ""),
+                text(Level::DEBUG, r#"{"@message":"x","@level":"loud"}"#),
             ),
-            (r#"{"@message":"bye","@level":"fatal"}"#, entry(Level::ERROR, "bye", "")),
-            ("[ERROR] no", entry(Level::ERROR, "[ERROR] no", "")),
-            ("[note] no", entry(Level::DEBUG, "[note] no", "")),
-            ("plain\n", entry(Level::DEBUG, "plain", "")),
-            ("", entry(Level::DEBUG, "", "")),
+            (r#"{"@message":"bye","@level":"fatal"}"#, json(Level::ERROR, "bye", "")),
+            ("[ERROR] no", text(Level::ERROR, "[ERROR] no")),
+            ("[note] no", text(Level::DEBUG, "[note] no")),
+            ("plain\n", text(Level::DEBUG, "plain")),
+            ("", text(Level::DEBUG, "")),
         ] {
             assert_eq!(Reader::default().read(line), expected, "{line}");
         }
+    }
+
+    #[test]
+    fn an_end_is_explained_by_warnings_and_by_what_is_no_log() {
+        let explains = |line| Reader::default().read(line).explains_an_end();
+        assert!(!explains(r#"{"@message":"plugin address","@level":"debug"}"#));
+        assert!(explains(r#"{"@message":"no disk","@level":"error"}"#));
+        assert!(explains("panic: oh"));
     }
 
     #[test]

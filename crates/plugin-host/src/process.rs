@@ -10,7 +10,7 @@
 use std::collections::VecDeque;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{ExitStatus, Stdio};
+use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -70,12 +70,22 @@ fn said(words: &str) -> String {
     if words.is_empty() { String::new() } else { format!(": {words}") }
 }
 
+/// How far the end of a process has come.
+#[derive(Clone, Debug)]
+enum End {
+    NotYet,
+    /// It is gone, and no call can reach it any more.
+    Exited,
+    /// What it wrote last has been read, too. Says how it ended.
+    Over(String),
+}
+
 /// A running plugin process, connected to. Dropping it kills it.
 #[derive(Debug)]
 pub(crate) struct Process {
     command: PathBuf,
     connection: Connection,
-    ended: watch::Receiver<Option<ExitStatus>>,
+    end: watch::Receiver<End>,
     kill: Arc<Notify>,
     keeper: AbortHandle,
     words: LastWords,
@@ -97,14 +107,14 @@ impl Process {
         // Go answers this call only with the first data, so it is never waited for.
         let stdio = client::stdio(&connection);
         drains.spawn(stdio.for_each(|_| std::future::ready(())));
-        let (note_end, ended) = watch::channel(None);
+        let (note_end, end) = watch::channel(End::NotYet);
         let kill = Arc::new(Notify::new());
         let kept = keep(child, Arc::clone(&kill), note_end, drains, socket);
         let keeper = tokio::spawn(kept).abort_handle();
         Ok(Self {
             command: command.to_owned(),
             connection,
-            ended,
+            end,
             kill,
             keeper,
             words,
@@ -117,16 +127,20 @@ impl Process {
         &self.connection
     }
 
-    /// Whether it has ended, and how.
-    pub(crate) fn status(&self) -> Option<ExitStatus> {
-        *self.ended.borrow()
+    /// Whether it has ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        !matches!(*self.end.borrow(), End::NotYet)
     }
 
-    /// Waits for its end, for a while.
-    pub(crate) async fn ends_within(&self, limit: Duration) -> Option<ExitStatus> {
-        let mut ended = self.ended.clone();
-        let end = tokio::time::timeout(limit, ended.wait_for(Option::is_some)).await;
-        end.ok().and_then(Result::ok).and_then(|status| *status)
+    /// Waits for its end and its last words, for a while. Returns how it ended.
+    pub(crate) async fn ends_within(&self, limit: Duration) -> Option<String> {
+        let mut end = self.end.clone();
+        let is_over = |end: &End| matches!(end, End::Over(_));
+        let end = tokio::time::timeout(limit, end.wait_for(is_over)).await.ok()?.ok()?;
+        match &*end {
+            End::Over(status) => Some(status.clone()),
+            End::NotYet | End::Exited => None,
+        }
     }
 
     /// The most telling of its last lines.
@@ -149,7 +163,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        if self.status().is_none() {
+        if !self.has_ended() {
             // Ends the task that owns the child, which kills it.
             self.keeper.abort();
         }
@@ -230,7 +244,9 @@ async fn log_lines(stderr: impl AsyncRead + Unpin, plugin: String, words: LastWo
             Ok(_) => {}
         }
         let entry = reader.read(&String::from_utf8_lossy(&line));
-        words.add(&entry.message);
+        if entry.explains_an_end() {
+            words.add(&entry.message);
+        }
         log::emit(&plugin, &entry);
     }
 }
@@ -239,7 +255,7 @@ async fn log_lines(stderr: impl AsyncRead + Unpin, plugin: String, words: LastWo
 async fn keep(
     mut child: Child,
     kill: Arc<Notify>,
-    note_end: watch::Sender<Option<ExitStatus>>,
+    note_end: watch::Sender<End>,
     mut drains: JoinSet<()>,
     socket: PathBuf,
 ) {
@@ -251,8 +267,10 @@ async fn keep(
             child.wait().await
         }
     };
+    note_end.send_replace(End::Exited);
     finish(&mut drains).await;
-    note_end.send_replace(status.ok());
+    let how = status.map_or_else(|error| error.to_string(), |status| status.to_string());
+    note_end.send_replace(End::Over(how));
 }
 
 /// Reads what a process that has ended left in its pipes. A grandchild may hold them open for ever.

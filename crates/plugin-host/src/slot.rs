@@ -104,16 +104,29 @@ impl Slot {
 
     /// Makes a call: `work` gets a connection to a process that is warmed up, and ends within
     /// `limit`.
+    ///
+    /// A process that died unnoticed since the last call is replaced: the call has not reached it,
+    /// so it is safe to make it again.
     pub(crate) async fn call<T, F>(
         self: &Arc<Self>,
         method: &'static str,
         limit: Duration,
-        work: impl FnOnce(Connection) -> F,
+        work: impl Fn(Connection) -> F,
     ) -> Result<T, Error>
     where
         F: Future<Output = Result<T, Error>>,
     {
-        self.enter().await?.call(method, limit, work).await
+        let session = self.enter().await?;
+        match session.attempt(method, limit, work(session.connection())).await {
+            Err(error) if Connection::was_lost_before(&error) => {
+                session.running.is_cut_off.store(true, Ordering::Relaxed);
+                drop(session);
+                let session = self.enter().await?;
+                session.call(method, limit, &work).await
+            }
+            Err(error) => Err(session.explain(method, error).await),
+            Ok(value) => Ok(value),
+        }
     }
 
     /// Waits for a place among those that may call at the same time, and for a process to call.
@@ -232,7 +245,9 @@ impl Slot {
     /// process, which shows a moment later.
     async fn explain(&self, running: &Running, method: &str, error: Error) -> Error {
         if !may_be_gone(&error) {
-            running.has_answered.store(true, Ordering::Relaxed);
+            // A call that was given up is no answer.
+            let answered = error.code() != Code::DeadlineExceeded;
+            running.has_answered.fetch_or(answered, Ordering::Relaxed);
             return error;
         }
         if let Some(status) = running.process.ends_within(END_GRACE).await {
@@ -280,17 +295,30 @@ impl Session {
     where
         F: Future<Output = Result<T, Error>>,
     {
-        let connection = self.running.process.connection().clone();
-        let answer = tokio::time::timeout(limit, work(connection)).await;
-        self.slot.touch();
-        match answer {
-            Ok(Ok(value)) => {
-                self.running.has_answered.store(true, Ordering::Relaxed);
-                Ok(value)
-            }
-            Ok(Err(error)) => Err(self.explain(method, error).await),
-            Err(_) => Err(self.no_answer(method, limit)),
+        match self.attempt(method, limit, work(self.connection())).await {
+            Err(error) => Err(self.explain(method, error).await),
+            Ok(value) => Ok(value),
         }
+    }
+
+    fn connection(&self) -> Connection {
+        self.running.process.connection().clone()
+    }
+
+    /// The outcome of a call as the wire tells it, and within `limit`.
+    async fn attempt<T>(
+        &self,
+        method: &str,
+        limit: Duration,
+        call: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let answer = tokio::time::timeout(limit, call).await;
+        self.slot.touch();
+        let outcome = answer.unwrap_or_else(|_| Err(self.no_answer(method, limit)));
+        if outcome.is_ok() {
+            self.running.has_answered.store(true, Ordering::Relaxed);
+        }
+        outcome
     }
 
     /// What an error of a call means.
@@ -308,7 +336,7 @@ impl Session {
 
 impl Running {
     fn is_usable(&self) -> bool {
-        self.process.status().is_none() && !self.is_cut_off.load(Ordering::Relaxed)
+        !self.process.has_ended() && !self.is_cut_off.load(Ordering::Relaxed)
     }
 }
 

@@ -16,6 +16,9 @@ use tower_service::Service;
 /// one of Go.
 const HEADER_LIST_MAX: u32 = 16 << 20;
 
+/// What a call on a lost connection says.
+const LOST: &str = "the connection to the plugin is lost";
+
 /// A connection to one plugin process. Cheap to clone; all clones share it.
 ///
 /// It belongs to the process that was there when it was made. When it breaks it stays broken, and
@@ -48,6 +51,12 @@ impl Connection {
         Ok(Self { channel })
     }
 
+    /// Whether a call failed because its connection was lost before it was made. Then it has not
+    /// reached the plugin, and can be made again on another connection, whatever it does.
+    pub fn was_lost_before(error: &Error) -> bool {
+        error.code() == Code::Unavailable && error.message().contains(LOST)
+    }
+
     /// For the stubs.
     pub(crate) fn channel(&self) -> Channel {
         self.channel.clone()
@@ -71,7 +80,7 @@ impl Service<Uri> for Once {
 
     fn call(&mut self, _: Uri) -> Self::Future {
         let lost = || {
-            let text = format!("the connection to the plugin at {} is lost", self.path.display());
+            let text = format!("{LOST}, which was at {}", self.path.display());
             io::Error::new(io::ErrorKind::NotConnected, text)
         };
         ready(self.stream.take().map(TokioIo::new).ok_or_else(lost))

@@ -13,7 +13,7 @@ const NEVER: i64 = -62_135_596_800;
 const NANOS_PER_SECOND: i32 = 1_000_000_000;
 
 /// Waits are cut off here, so that whoever adds them to a time does not have to fear the result.
-const LONGEST_WAIT: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+const LONGEST_WAIT: Duration = Duration::from_hours(366 * 24);
 
 pub(crate) fn identifiers(items: Vec<wire::ResourceIdentifier>) -> Vec<ResourceIdentifier> {
     let convert = |item: wire::ResourceIdentifier| ResourceIdentifier {

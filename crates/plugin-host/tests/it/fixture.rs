@@ -18,7 +18,7 @@ pub(crate) enum Set {
 }
 
 impl Set {
-    async fn binaries(self) -> Vec<(&'static str, PathBuf)> {
+    pub(crate) async fn binaries(self) -> Vec<(&'static str, PathBuf)> {
         match self {
             Self::Go => {
                 let [all, snapshotter] =
@@ -63,6 +63,10 @@ impl Fixture {
 
     pub(crate) fn state(&self, file: &str) -> PathBuf {
         self.folder.path().join("state").join(file)
+    }
+
+    pub(crate) fn plugin_dir(&self) -> PathBuf {
+        self.folder.path().join("plugins")
     }
 
     /// The folder that stores and snapshotters work in.

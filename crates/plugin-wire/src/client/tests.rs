@@ -31,6 +31,7 @@ struct Raw {
 type Answer<T> = Result<Response<T>, Status>;
 
 /// An answer in which nothing is set.
+#[expect(clippy::unnecessary_wraps, reason = "it is an answer")]
 fn nothing<T: Default>() -> Answer<T> {
     Ok(Response::new(T::default()))
 }
@@ -246,9 +247,12 @@ async fn an_item_that_is_none_is_refused_from_every_kind_that_returns_one() {
     ] {
         let (connection, _folder) = connect(Raw { item, ..Raw::default() }).await;
         let action = BackupItemActionV2::new(connection.clone(), name());
-        assert_refused(action.execute(&pod(), &Encoded::new(Default::default())).await, reason);
+        assert_refused(
+            action.execute(&pod(), &Encoded::new(bowline_api::Backup::default())).await,
+            reason,
+        );
         let action = RestoreItemActionV2::new(connection.clone(), name());
-        let restore = Encoded::new(Default::default());
+        let restore = Encoded::new(bowline_api::Restore::default());
         assert_refused(action.execute(&pod(), &pod(), &restore).await, reason);
         let snapshotter = VolumeSnapshotterV1::new(connection, name());
         let volume = bowline_plugin::VolumeId::new("v").unwrap();
@@ -259,7 +263,7 @@ async fn an_item_that_is_none_is_refused_from_every_kind_that_returns_one() {
 #[tokio::test]
 async fn a_missing_progress_is_refused_and_a_strange_one_is_understood() {
     let operation = bowline_plugin::OperationId::new("op").unwrap();
-    let backup = Encoded::new(Default::default());
+    let backup = Encoded::new(bowline_api::Backup::default());
 
     let (connection, _folder) = connect(Raw::default()).await;
     let action = BackupItemActionV2::new(connection, name());
@@ -281,13 +285,14 @@ async fn a_missing_progress_is_refused_and_a_strange_one_is_understood() {
 async fn empty_ids_are_none_where_that_has_a_meaning_and_refused_elsewhere() {
     let (connection, _folder) = connect(Raw { item: r#"{"kind":"X"}"#, ..Raw::default() }).await;
     let action = BackupItemActionV2::new(connection.clone(), name());
-    let output = action.execute(&pod(), &Encoded::new(Default::default())).await.unwrap();
+    let output =
+        action.execute(&pod(), &Encoded::new(bowline_api::Backup::default())).await.unwrap();
     assert_eq!(output.operation, None);
 
     let snapshotter = VolumeSnapshotterV1::new(connection.clone(), name());
     assert_eq!(snapshotter.get_volume_id(&pod()).await, Ok(None));
     let volume = bowline_plugin::VolumeId::new("v").unwrap();
-    let created = snapshotter.create_snapshot(&volume, "", &Default::default()).await;
+    let created = snapshotter.create_snapshot(&volume, "", &[].into()).await;
     assert_refused(created, "the id of the snapshot is empty");
     let snapshot = bowline_plugin::SnapshotId::new("s").unwrap();
     let info = snapshotter.get_volume_info(&volume, "").await.unwrap();
@@ -307,7 +312,7 @@ async fn a_wait_of_nonsensical_length_is_as_long_as_the_server_says() {
         let raw = Raw { item: r#"{"kind":"X"}"#, timeout, ..Raw::default() };
         let (connection, _folder) = connect(raw).await;
         let action = RestoreItemActionV2::new(connection, name());
-        let restore = Encoded::new(Default::default());
+        let restore = Encoded::new(bowline_api::Restore::default());
         let output = action.execute(&pod(), &pod(), &restore).await.unwrap();
         assert_eq!(output.wait, Some(bowline_plugin::Wait { timeout: None }));
     }

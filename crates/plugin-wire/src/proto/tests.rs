@@ -193,13 +193,13 @@ fn the_code_was_made_from_the_proto_files_as_they_are() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("proto");
     let files: BTreeSet<_> =
         std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    let mut sums = String::new();
+    let mut sums = Vec::new();
     for file in files {
         let sum = hex::encode(sha2::Sha256::digest(std::fs::read(&file).unwrap()));
-        sums += &format!("{sum}  {}\n", file.file_name().unwrap().to_str().unwrap());
+        sums.push(format!("{sum}  {}\n", file.file_name().unwrap().to_str().unwrap()));
     }
     assert_eq!(
-        sums,
+        sums.concat(),
         include_str!("../generated/SOURCES.sha256"),
         "run `cargo run --manifest-path crates/plugin-wire/codegen/Cargo.toml`"
     );

@@ -200,7 +200,7 @@ impl Plugins {
                 $($server)::+::new($registry).max_decoding_message_size(REQUEST_MAX)
             };
         }
-        let lister = Lister::new(self.command.clone(), self.list());
+        let lister = Lister::new(&self.command, self.list());
         Server::builder()
             .add_service(health::health_server::HealthServer::new(Health))
             .add_service(go_plugin::grpc_stdio_server::GrpcStdioServer::new(Stdio(

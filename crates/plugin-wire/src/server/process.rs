@@ -19,9 +19,9 @@ use crate::proto::plugin::{self, StdioData};
 pub(super) struct Lister(Vec<PluginIdentifier>);
 
 impl Lister {
-    pub(super) fn new(command: String, plugins: Vec<(Kind, Name)>) -> Self {
+    pub(super) fn new(command: &str, plugins: Vec<(Kind, Name)>) -> Self {
         let entry = |(kind, name): (Kind, Name)| PluginIdentifier {
-            command: command.clone(),
+            command: command.to_owned(),
             kind: kind.to_string(),
             name: name.to_string(),
         };

@@ -26,7 +26,7 @@ async fn errors(connection: &Connection, name: &Name) -> Vec<(&'static str, Opti
     let (operation, snapshot) = (OperationId::new("o").unwrap(), SnapshotId::new("s").unwrap());
     let (volume, info) = (VolumeId::new("v").unwrap(), VolumeInfo::default());
     let (pod, backup, restore) = (item(r#"{"kind":"Pod"}"#), backup(), restore());
-    let map = Default::default();
+    let map = std::collections::BTreeMap::new();
 
     call!(BackupItemActionV1: applies_to(), execute(&pod, &backup));
     call!(BackupItemActionV2: applies_to(), execute(&pod, &backup), progress(&operation, &backup),

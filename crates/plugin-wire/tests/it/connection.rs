@@ -73,7 +73,8 @@ async fn a_plugin_that_is_told_to_stop_does_and_its_output_ends() {
     assert!(silence.is_err(), "it goes on as long as the plugin does");
 
     client::shutdown(&plugin.connection).await;
-    assert_eq!(output.next().await, None);
+    let end = tokio::time::timeout(Duration::from_secs(10), output.next()).await;
+    assert_eq!(end, Ok(None));
     plugin.serving.await.unwrap().unwrap();
 }
 
@@ -109,7 +110,7 @@ async fn a_connection_that_broke_stays_broken_even_if_another_process_listens_th
     for _ in 0..3 {
         let error = client::list_plugins(&plugin.connection).await.unwrap_err();
         assert_eq!(error.code(), Code::Unavailable, "{error}");
-        assert!(error.message().contains("is lost"), "{error}");
+        assert!(Connection::was_lost_before(&error), "{error}");
     }
     let anew = Connection::unix(&path).await.unwrap();
     assert_eq!(client::list_plugins(&anew).await, Ok(vec![]));

@@ -1,4 +1,5 @@
 //! Client against server, over a real socket: the public face of the crate on both sides.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests may fail as tests do")]
 
 mod calls;
 mod connection;

@@ -182,7 +182,7 @@ async fn an_object_store_gets_and_gives_everything() {
     assert_eq!(prefixes, Ok(vec!["a/".into(), "b/".into()]));
     assert_eq!(store.list_objects("b", "p").await, Ok(vec!["a/1".into()]));
     assert_eq!(store.delete_object("b", "k").await, Ok(()));
-    let url = store.create_signed_url("b", "k", Duration::from_secs(600)).await;
+    let url = store.create_signed_url("b", "k", Duration::from_mins(10)).await;
     assert_eq!(url, Ok("https://example.io/o".into()));
     let expected = [
         r#"init {"bucket": "b"}"#,
@@ -204,7 +204,7 @@ async fn an_item_of_six_megabytes_passes_in_both_directions() {
     #[async_trait::async_trait]
     impl BackupItemAction for Echo {
         async fn applies_to(&self) -> bowline_plugin::Result<bowline_plugin::ResourceSelector> {
-            Ok(Default::default())
+            Ok(bowline_plugin::ResourceSelector::default())
         }
         async fn execute(
             &self,

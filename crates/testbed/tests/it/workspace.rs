@@ -8,11 +8,13 @@ use serde_json::Value;
 
 /// For each crate, the crates of the workspace that its code may use. Tests may use more: see
 /// `FOR_TESTS`. The picture is in ARCHITECTURE.md; to change an arrow is to change the design.
-const ARROWS: [(&str, &[&str]); 6] = [
+const ARROWS: [(&str, &[&str]); 8] = [
     ("bowline-api", &[]),
     ("bowline-plugin", &["bowline-api"]),
     ("bowline-plugin-wire", &["bowline-api", "bowline-plugin"]),
     ("bowline-plugin-host", &["bowline-api", "bowline-plugin", "bowline-plugin-wire"]),
+    ("bowline-plugin-sdk", &["bowline-api", "bowline-plugin", "bowline-plugin-wire"]),
+    ("bowline-plugin-fixture", &["bowline-plugin-sdk"]),
     ("bowline-testbed", &[]),
     // The test bed is what `bowline demo` starts.
     ("bowline-cli", &["bowline-api", "bowline-testbed"]),

@@ -1,0 +1,182 @@
+//! Plugins that break the rules, each in a real process: the call ends with a precise error within
+//! its limit, and the next one works where it can.
+
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
+use std::time::{Duration, Instant};
+
+use bowline_plugin::{Class, Code};
+use bowline_plugin_host::{Host, Limits, Options};
+use bytes::Bytes;
+
+use crate::fixture::{Fixture, Set, annotation, backup, pick, pod, short_limits, write};
+
+/// A plugin folder with shell scripts in it, beside a plugin that works.
+async fn problems_of(scripts: &[(&str, &str)]) -> Vec<String> {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, script) in scripts {
+        let path = folder.path().join(name);
+        std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+    }
+    let good = Set::Go.binaries().await.remove(0).1;
+    std::os::unix::fs::symlink(good, folder.path().join("works")).unwrap();
+    let limits = Limits { start: Duration::from_secs(3), ..short_limits() };
+    let plugin_dir = folder.path().to_owned();
+    let host = Host::discover(Options { plugin_dir, limits, ..Options::default() }).await;
+    assert_eq!(host.registry().plugins().len(), 10, "what works is not affected");
+    let prefix = format!("plugin {}/", folder.path().display());
+    let told = |problem: &_| ToString::to_string(problem).replace(&prefix, "");
+    host.registry().problems().iter().map(told).collect()
+}
+
+#[tokio::test]
+async fn wrong_handshakes_are_told_by_name_and_reason() {
+    let started = Instant::now();
+    let problems = problems_of(&[
+        ("a-garbage", "echo hello world; sleep 60"),
+        ("b-nothing", "sleep 60"),
+        ("c-exits", "echo 'no license' >&2; exit 5"),
+        ("d-version", "echo '1|1|unix|/tmp/x|grpc|'; sleep 60"),
+        ("e-megabyte", "head -c 1000000 /dev/zero | tr '\\0' x; sleep 60"),
+        ("f-closes", "exec >&-; sleep 60"),
+        ("g-nobody", "echo '1|2|unix|/tmp/no-such-socket|grpc|'; sleep 60"),
+        ("h-binary", "printf '\\377\\376|\\0|\\n'; sleep 60"),
+    ])
+    .await;
+    let expected = [
+        "a-garbage: its handshake is wrong: the first line on standard output is no handshake: `hello world",
+        "b-nothing: it gave no handshake within 3 s",
+        "c-exits: it ended before its handshake (exit status: 5): no license",
+        "d-version: its handshake is wrong: the plugin speaks version 1 of the plugin protocol, not 2",
+        "e-megabyte: its handshake is wrong: the first line on standard output is no handshake: `xxx",
+        "f-closes: it gave no handshake within 3 s",
+        "g-nobody: its socket cannot be connected to",
+        "h-binary: its handshake is wrong: the first line on standard output is no handshake",
+    ];
+    assert_eq!(problems.len(), expected.len(), "{problems:#?}");
+    for (problem, expected) in problems.iter().zip(expected) {
+        assert!(problem.starts_with(expected), "{problem}");
+    }
+    // Two of them are waited for, side by side with the others.
+    assert!(started.elapsed() < Duration::from_secs(30));
+}
+
+#[tokio::test]
+async fn files_that_are_no_programs_are_told() {
+    let problems = problems_of(&[("text", "")]).await;
+    assert_eq!(problems, ["text: it ended before its handshake (exit status: 0)"]);
+}
+
+#[tokio::test]
+async fn a_plugin_that_dies_in_a_call_is_started_again_by_the_next() {
+    let fixture = Fixture::start(Set::Go).await;
+    let run = fixture.host.run();
+    let action = pick(run.backup_item_actions(), "bia-v1").plugin;
+    for _ in 0..3 {
+        let error = action.execute(&pod(&[("do", "die")]), &backup()).await.unwrap_err();
+        assert!(error.message().ends_with("ended in Execute (exit status: 3)"), "{error}");
+        assert_eq!(error.class(), Class::Transient);
+        let output = action.execute(&pod(&[]), &backup()).await.unwrap();
+        assert!(annotation(&output.item, "seen-by").is_some());
+    }
+    run.end().await;
+}
+
+#[tokio::test]
+async fn a_plugin_that_hangs_in_a_call_is_given_up_and_others_go_on() {
+    let fixture = Fixture::with_limits(Set::Go, short_limits()).await;
+    let run = fixture.host.run();
+    let action = pick(run.backup_item_actions(), "bia-v1").plugin;
+    let hang = pod(&[("do", "hang")]);
+    let error = action.execute(&hang, &backup()).await.unwrap_err();
+    assert!(error.message().ends_with("no answer to Execute within 2 s"), "{error}");
+    assert_eq!(error.code(), Code::DeadlineExceeded);
+    action.execute(&pod(&[]), &backup()).await.unwrap();
+    run.end().await;
+}
+
+#[tokio::test]
+async fn an_init_that_fails_hangs_or_dies_is_told() {
+    let fixture = Fixture::with_limits(Set::Go, short_limits()).await;
+    for (key, value, expected) in [
+        ("fail", "no such bucket", "no such bucket"),
+        ("hang", "true", "no answer to Init within 2 s"),
+        ("die", "true", "ended in Init (exit status: 3)"),
+    ] {
+        let config = fixture.config(&[(key, value)]);
+        let store = fixture.host.object_store("fixture.bowline.io/os", config.clone()).await;
+        let store = store.unwrap().unwrap();
+        let error = store.object_exists("b", "k").await.unwrap_err();
+        assert!(error.message().ends_with(expected), "{error}");
+        let snapshotter = fixture.host.volume_snapshotter("fixture.bowline.io/vs-v2", config).await;
+        let volume = bowline_plugin::VolumeId::new("v").unwrap();
+        let error = snapshotter.unwrap().unwrap().get_volume_info(&volume, "").await.unwrap_err();
+        assert!(error.message().ends_with(expected), "{error}");
+    }
+    // The plugin itself is fine.
+    let store = fixture.host.object_store("fixture.bowline.io/os", fixture.config(&[])).await;
+    assert!(!store.unwrap().unwrap().object_exists("b", "k").await.unwrap());
+}
+
+#[tokio::test]
+async fn a_panic_with_a_long_stack_arrives_whole() {
+    let fixture = Fixture::start(Set::Go).await;
+    let run = fixture.host.run();
+    let action = pick(run.backup_item_actions(), "bia-v2").plugin;
+    let item = pod(&[("do", "panic=40960")]);
+    let error = action.execute(&item, &backup()).await.unwrap_err();
+    assert_eq!(error.code(), Code::Aborted);
+    assert!(error.message().starts_with("plugin panicked: fixture panic xxx"));
+    assert!(error.message().len() > 40960, "{} bytes", error.message().len());
+    action.execute(&pod(&[]), &backup()).await.unwrap();
+    run.end().await;
+}
+
+#[tokio::test]
+async fn a_plugin_that_prints_a_megabyte_is_not_blocked_by_it() {
+    let fixture = Fixture::with_limits(Set::Go, short_limits()).await;
+    let run = fixture.host.run();
+    let action = pick(run.backup_item_actions(), "bia-v1").plugin;
+    for _ in 0..3 {
+        action.execute(&pod(&[("do", "print=1000000")]), &backup()).await.unwrap();
+    }
+    run.end().await;
+}
+
+#[tokio::test]
+async fn a_snapshot_that_never_returns_or_kills_its_plugin_is_told() {
+    let fixture = Fixture::with_limits(Set::Go, short_limits()).await;
+    for (volume, expected) in [
+        ("hang", "no answer to CreateSnapshot within 2 s"),
+        ("die", "ended in CreateSnapshot (exit status: 3)"),
+        ("error", "volume error cannot be snapshotted"),
+    ] {
+        let config = fixture.config(&[]);
+        let plugin = fixture.host.volume_snapshotter("fixture.bowline.io/vs-v1", config).await;
+        let plugin = plugin.unwrap().unwrap();
+        let id = bowline_plugin::VolumeId::new(volume).unwrap();
+        let error = plugin.create_snapshot(&id, "", &Default::default()).await.unwrap_err();
+        assert!(error.message().ends_with(expected), "{error}");
+        write(&fixture.root().join("volumes/fine/f"), "x");
+        let fine = bowline_plugin::VolumeId::new("fine").unwrap();
+        plugin.create_snapshot(&fine, "", &Default::default()).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_stream_without_a_byte_is_given_up() {
+    let limits = Limits { stream_silence: Duration::from_millis(300), ..short_limits() };
+    let fixture = Fixture::with_limits(Set::Go, limits).await;
+    let store = fixture.host.object_store("fixture.bowline.io/os", fixture.config(&[])).await;
+    let store = store.unwrap().unwrap();
+    let body = futures::stream::unfold(0, |n| async move {
+        if n > 3 {
+            std::future::pending::<()>().await;
+        }
+        Some((Ok(Bytes::from("x")), n + 1))
+    });
+    let error = store.put_object("b", "k", Box::pin(body)).await.unwrap_err();
+    assert!(error.message().ends_with("no answer to PutObject within 0.3 s"), "{error}");
+    assert!(!store.object_exists("b", "k").await.unwrap());
+}

@@ -1,0 +1,275 @@
+//! Processes that come and go under the hands of their callers.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bowline_plugin::{Class, Code};
+use bowline_plugin_host::Limits;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::fixture::{Fixture, Set, backup, pick, pod, short_limits};
+
+/// The plugin processes that were started for a folder.
+fn processes(fixture: &Fixture) -> Vec<Pid> {
+    let folder = fixture.plugin_dir();
+    let is_ours = |pid: &i32| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&line).starts_with(&*folder.to_string_lossy())
+    };
+    let pids = std::fs::read_dir("/proc").unwrap().flatten();
+    pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(is_ours)
+        .map(Pid::from_raw)
+        .collect()
+}
+
+/// Kills a process and waits until the host has taken note: only then is its number free.
+async fn kill_noticed(process: Pid) {
+    kill(process, Signal::SIGKILL).unwrap();
+    while kill(process, None).is_ok() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+async fn until_no_process(fixture: &Fixture) {
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+    while !processes(fixture).is_empty() {
+        assert!(tokio::time::Instant::now() < deadline, "{:?}", processes(fixture));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn discovery_leaves_no_process() {
+    let fixture = Fixture::start(Set::Go).await;
+    assert_eq!(processes(&fixture), []);
+}
+
+#[tokio::test]
+async fn all_actions_of_a_run_share_a_process_that_ends_with_it() {
+    let fixture = Fixture::start(Set::Go).await;
+    let run = fixture.host.run();
+    let other = fixture.host.run();
+    for run in [&run, &other] {
+        let old = pick(run.backup_item_actions(), "bia-v1").plugin;
+        let new = pick(run.restore_item_actions(), "ria-v2").plugin;
+        let (old, new) = tokio::join!(old.applies_to(), new.applies_to());
+        old.unwrap();
+        new.unwrap();
+    }
+    assert_eq!(processes(&fixture).len(), 2, "one for each run");
+    run.end().await;
+    assert_eq!(processes(&fixture).len(), 1);
+    drop(other);
+    until_no_process(&fixture).await;
+}
+
+#[tokio::test]
+async fn a_process_that_died_between_calls_is_replaced_unnoticed() {
+    let fixture = Fixture::start(Set::Go).await;
+    let run = fixture.host.run();
+    let action = pick(run.backup_item_actions(), "bia-v1").plugin;
+    for _ in 0..3 {
+        action.execute(&pod(&[]), &backup()).await.unwrap();
+        let [process] = processes(&fixture)[..] else { panic!("not one process") };
+        kill_noticed(process).await;
+    }
+    action.execute(&pod(&[]), &backup()).await.unwrap();
+    run.end().await;
+}
+
+#[tokio::test]
+async fn a_store_is_initialised_again_after_its_process_died() {
+    let fixture = Fixture::start(Set::Go).await;
+    let config = fixture.config(&[("identity", "me")]);
+    let store = fixture.host.object_store("fixture.bowline.io/os", config).await.unwrap().unwrap();
+    assert!(!store.object_exists("b", "k").await.unwrap());
+    for process in processes(&fixture) {
+        kill_noticed(process).await;
+    }
+    // Without its configuration it would say that Init has not been called.
+    assert!(!store.object_exists("b", "k").await.unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plugin_killed_a_hundred_times_under_32_callers_answers_or_says_why() {
+    let fixture = Fixture::start(Set::Go).await;
+    let run = fixture.host.run();
+    let over = Arc::new(AtomicBool::new(false));
+    let answers = Arc::new(AtomicUsize::new(0));
+    let backup = Arc::new(backup());
+    let mut callers = tokio::task::JoinSet::new();
+    for n in 0..32 {
+        let name = ["bia-v1", "bia-v2", "both"][n % 3];
+        let action = pick(run.backup_item_actions(), name).plugin;
+        let (over, answers, backup) =
+            (Arc::clone(&over), Arc::clone(&answers), Arc::clone(&backup));
+        callers.spawn(async move {
+            let item = pod(&[]);
+            while !over.load(Ordering::Relaxed) {
+                match action.execute(&item, &backup).await {
+                    Ok(_) => {
+                        answers.fetch_add(1, Ordering::Relaxed);
+                    }
+                    Err(error) => {
+                        assert_eq!(error.class(), Class::Transient, "{error}");
+                        let ended = error.message().contains("ended in Execute (signal: 9");
+                        let in_warm_up = error.message().contains("ended in AppliesTo (signal: 9");
+                        let before =
+                            error.message().contains("ended before its handshake (signal: 9");
+                        let after = error.message().contains("its socket cannot be connected to");
+                        assert!(ended || in_warm_up || before || after, "{error}");
+                    }
+                }
+            }
+        });
+    }
+    for round in 0..100 {
+        // A kill counts only if there was something to kill, and if calls got through before it.
+        let reached = answers.load(Ordering::Relaxed) + 10;
+        while answers.load(Ordering::Relaxed) < reached {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let found = processes(&fixture);
+        assert!(found.len() <= 1, "round {round}: {found:?}");
+        for process in found {
+            let _ = kill(process, Signal::SIGKILL);
+        }
+    }
+    over.store(true, Ordering::Relaxed);
+    while let Some(caller) = callers.join_next().await {
+        caller.unwrap();
+    }
+    run.end().await;
+}
+
+#[tokio::test]
+async fn rotated_credentials_get_a_process_of_their_own() {
+    let fixture = Fixture::start(Set::Go).await;
+    let credentials = fixture.state("credentials");
+    let config = fixture.config(&[("credentialsFile", credentials.to_str().unwrap())]);
+    let whoami = async || {
+        let store = fixture.host.object_store("fixture.bowline.io/os", config.clone()).await;
+        let stream = store.unwrap().unwrap().get_object("b", "whoami").await.unwrap();
+        let pieces: Vec<bytes::Bytes> = futures::TryStreamExt::try_collect(stream).await.unwrap();
+        String::from_utf8(pieces.concat()).unwrap()
+    };
+    std::fs::write(&credentials, "alice").unwrap();
+    assert_eq!(whoami().await, "alice");
+    assert_eq!(processes(&fixture).len(), 1);
+    std::fs::write(&credentials, "bob").unwrap();
+    assert_eq!(whoami().await, "bob");
+    assert_eq!(processes(&fixture).len(), 2, "the old one may still be in use");
+}
+
+#[tokio::test]
+async fn a_process_that_nobody_calls_ends_and_comes_back() {
+    let limits = Limits { idle: Duration::from_millis(200), ..short_limits() };
+    let fixture = Fixture::with_limits(Set::Go, limits).await;
+    let store = fixture.host.object_store("fixture.bowline.io/os", fixture.config(&[])).await;
+    let store = store.unwrap().unwrap();
+    assert!(!store.object_exists("b", "k").await.unwrap());
+    until_no_process(&fixture).await;
+    assert!(!store.object_exists("b", "k").await.unwrap());
+}
+
+#[tokio::test]
+async fn a_provider_that_is_not_installed_is_no_error_and_a_bad_name_is() {
+    let fixture = Fixture::start(Set::Go).await;
+    assert!(fixture.host.object_store("aws", fixture.config(&[])).await.unwrap().is_none());
+    let Err(error) = fixture.host.object_store("a/b/c", fixture.config(&[])).await else {
+        panic!("that is no name");
+    };
+    assert_eq!(error.code(), Code::InvalidArgument);
+}
+
+/// The victim is this test binary, started again as a host with calls in flight.
+#[tokio::test]
+async fn plugins_do_not_outlive_a_host_that_is_killed() {
+    use tokio::io::{AsyncBufReadExt as _, BufReader};
+    // What the host cannot remove any more is removed with this folder.
+    let folder = tempfile::tempdir().unwrap();
+    let mut host = tokio::process::Command::new(std::env::current_exe().unwrap())
+        .env("TMPDIR", folder.path())
+        .args(["--ignored", "--nocapture", "--exact", "supervision::host_with_calls_in_flight"])
+        .stdout(std::process::Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(host.stdout.take().unwrap()).lines();
+    let plugins: Vec<Pid> = loop {
+        let line = lines.next_line().await.unwrap().expect("the host ended by itself");
+        if let Some((_, pids)) = line.split_once("plugins ") {
+            let pid = |word: &str| Pid::from_raw(word.parse().unwrap());
+            break pids.split_whitespace().map(pid).collect();
+        }
+    };
+    assert_eq!(plugins.len(), 2, "an action and a store");
+    assert!(plugins.iter().all(|&plugin| kill(plugin, None).is_ok()));
+    host.kill().await.unwrap();
+    for plugin in plugins {
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+        while std::fs::read(format!("/proc/{plugin}/cmdline")).is_ok_and(|line| !line.is_empty()) {
+            assert!(tokio::time::Instant::now() < deadline, "{plugin} goes on");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+#[tokio::test]
+#[ignore = "started by another test, in a process of its own"]
+async fn host_with_calls_in_flight() {
+    let fixture = Fixture::start(Set::Go).await;
+    let run = fixture.host.run();
+    let action = pick(run.backup_item_actions(), "bia-v1").plugin;
+    let store = fixture.host.object_store("fixture.bowline.io/os", fixture.config(&[])).await;
+    let store = store.unwrap().unwrap();
+    store.object_exists("b", "k").await.unwrap();
+    action.execute(&pod(&[]), &backup()).await.unwrap();
+    let pids: Vec<String> = processes(&fixture).iter().map(ToString::to_string).collect();
+    println!("plugins {}", pids.join(" "));
+    action.execute(&pod(&[("do", "hang")]), &backup()).await.unwrap();
+}
+
+/// Takes down what is logged, as `LEVEL plugin message fields`.
+#[derive(Clone, Default)]
+struct Lines(Arc<std::sync::Mutex<Vec<String>>>);
+
+impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Lines {
+    fn on_event(&self, event: &tracing::Event<'_>, _: tracing_subscriber::layer::Context<'_, S>) {
+        struct Text(std::collections::BTreeMap<&'static str, String>);
+        impl tracing::field::Visit for Text {
+            fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+                self.0.insert(field.name(), format!("{value:?}"));
+            }
+        }
+        let mut text = Text(Default::default());
+        event.record(&mut text);
+        let part = |name| text.0.get(name).cloned().unwrap_or_default();
+        let line = [part("plugin"), part("message"), part("fields")].join(" ");
+        self.0.lock().unwrap().push(format!("{} {line}", event.metadata().level()));
+    }
+}
+
+#[tokio::test]
+async fn what_a_plugin_logs_is_logged_with_its_name_and_level() {
+    use tracing_subscriber::layer::SubscriberExt as _;
+    let lines = Lines::default();
+    let subscriber = tracing_subscriber::registry().with(lines.clone());
+    // This test runs on one thread, and so do the tasks of its host.
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let fixture = Fixture::start(Set::Go).await;
+    let run = fixture.host.run();
+    let action = pick(run.backup_item_actions(), "bia-v1").plugin;
+    action.execute(&pod(&[("do", "log=warn,log=info")]), &backup()).await.unwrap();
+    run.end().await;
+    let logged = lines.0.lock().unwrap();
+    let hello: Vec<&String> =
+        logged.iter().filter(|line| line.contains("fixture says hello")).collect();
+    assert_eq!(hello.len(), 2, "{logged:#?}");
+    assert!(hello[0].starts_with(r#"WARN "fixture" fixture says hello"#), "{}", hello[0]);
+    assert!(hello[1].starts_with(r#"INFO "fixture" fixture says hello"#), "{}", hello[1]);
+    assert!(hello.iter().all(|line| line.contains(r#"\"item\":\"p\""#)), "{hello:?}");
+}

@@ -1,0 +1,62 @@
+//! What a plugin takes from its command line: the arguments of the server, word for word. There may
+//! be anything among them.
+
+use std::ffi::OsString;
+
+use tracing_subscriber::filter::LevelFilter;
+
+const LOG_LEVEL: &str = "--log-level";
+
+/// From which level on the server logs, and so shall we. The last one counts; without one, and for a
+/// word that is none, it is `info`, as in Velero.
+pub(crate) fn log_level(arguments: impl IntoIterator<Item = OsString>) -> LevelFilter {
+    let mut level = LevelFilter::INFO;
+    let mut arguments = arguments.into_iter();
+    while let Some(argument) = arguments.next() {
+        let argument = argument.to_string_lossy();
+        let Some(rest) = argument.strip_prefix(LOG_LEVEL) else { continue };
+        let word = match rest.strip_prefix('=') {
+            Some(word) => word.to_owned(),
+            None if rest.is_empty() => {
+                arguments.next().unwrap_or_default().to_string_lossy().into_owned()
+            }
+            None => continue,
+        };
+        level = parse(&word);
+    }
+    level
+}
+
+/// The words are Velero's.
+fn parse(word: &str) -> LevelFilter {
+    match word.to_lowercase().as_str() {
+        "trace" => LevelFilter::TRACE,
+        "debug" => LevelFilter::DEBUG,
+        "warn" | "warning" => LevelFilter::WARN,
+        "error" | "fatal" | "panic" => LevelFilter::ERROR,
+        _ => LevelFilter::INFO,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_level_is_found_among_whatever_the_server_was_given() {
+        for (line, expected) in [
+            ("", LevelFilter::INFO),
+            ("--log-level debug", LevelFilter::DEBUG),
+            ("--log-level=trace", LevelFilter::TRACE),
+            ("--features=X --log-level=warning --uploader-type kopia", LevelFilter::WARN),
+            ("--log-level=debug --log-level error", LevelFilter::ERROR),
+            ("--log-level=fatal", LevelFilter::ERROR),
+            ("--log-level=loud", LevelFilter::INFO),
+            ("--log-level", LevelFilter::INFO),
+            ("--log-level-x=debug --log-format=json debug", LevelFilter::INFO),
+        ] {
+            let words = line.split_whitespace().map(OsString::from);
+            assert_eq!(log_level(words), expected, "{line}");
+        }
+    }
+}

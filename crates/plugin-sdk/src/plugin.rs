@@ -1,0 +1,234 @@
+//! What a binary offers, collected and served.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use bowline_plugin::{
+    BackupItemAction, DeleteItemAction, InvalidName, ItemBlockAction, Kind, Name, ObjectStore,
+    RestoreItemAction, VolumeSnapshotter,
+};
+use bowline_plugin_wire::handshake::{COOKIE, COOKIE_ENV, KINDS_ENV, host_knows};
+use bowline_plugin_wire::server::{AlreadyRegistered, Plugins, v1_with_upload};
+
+use crate::{arguments, by_hand, log, process};
+
+/// The plugins of a binary: add them, then [`serve`](Self::serve).
+///
+/// The actions without a version in the method's name are listed as version 2, which Velero has known
+/// since 1.11. Those `_v1` are for servers older than that. They cannot start operations, and a
+/// restore action cannot have its item wait: if it does so all the same, its `execute` is answered
+/// with an error.
+#[must_use = "a plugin does nothing until it is served"]
+pub struct Plugin {
+    command: String,
+    plugins: Plugins,
+    snapshotters: BTreeMap<Name, Arc<dyn VolumeSnapshotter>>,
+    mistakes: Vec<Mistake>,
+}
+
+/// What its author did wrong. Told at the start, so that it is seen at once.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+enum Mistake {
+    #[error(transparent)]
+    Name(#[from] InvalidName),
+    #[error(transparent)]
+    Repeated(#[from] AlreadyRegistered),
+    #[error(
+        "VolumeSnapshotter {0} is registered twice: to servers without version 2, version 2 is \
+         served as version 1"
+    )]
+    BothVersions(Name),
+    #[error("no plugin is registered")]
+    Nothing,
+    #[error("the path of this program cannot be told to servers, since it is no UTF-8: {}", .0.display())]
+    Command(PathBuf),
+}
+
+impl Plugin {
+    /// None yet.
+    pub fn new() -> Self {
+        // Servers start a plugin by what it lists here, and compare it: it must be the same word.
+        let command = std::env::args_os().next().unwrap_or_default();
+        let (command, mistakes) = match command.into_string() {
+            Ok(command) => (command, Vec::new()),
+            Err(command) => (String::new(), vec![Mistake::Command(command.into())]),
+        };
+        let plugins = Plugins::new(command.clone());
+        Self { command, plugins, snapshotters: BTreeMap::new(), mistakes }
+    }
+
+    /// Adds an action that takes part in backups.
+    pub fn backup_item_action(
+        self,
+        name: &str,
+        action: impl BackupItemAction + 'static,
+    ) -> Self {
+        self.add(name, |plugins, name| plugins.backup_item_action_v2(name, Arc::new(action)))
+    }
+
+    /// Adds an action that takes part in backups, as version 1.
+    pub fn backup_item_action_v1(
+        self,
+        name: &str,
+        action: impl BackupItemAction + 'static,
+    ) -> Self {
+        self.add(name, |plugins, name| plugins.backup_item_action_v1(name, Arc::new(action)))
+    }
+
+    /// Adds an action that takes part in restores.
+    pub fn restore_item_action(
+        self,
+        name: &str,
+        action: impl RestoreItemAction + 'static,
+    ) -> Self {
+        self.add(name, |plugins, name| plugins.restore_item_action_v2(name, Arc::new(action)))
+    }
+
+    /// Adds an action that takes part in restores, as version 1.
+    pub fn restore_item_action_v1(
+        self,
+        name: &str,
+        action: impl RestoreItemAction + 'static,
+    ) -> Self {
+        self.add(name, |plugins, name| plugins.restore_item_action_v1(name, Arc::new(action)))
+    }
+
+    /// Adds an action that takes part in the deletion of backups.
+    pub fn delete_item_action(
+        self,
+        name: &str,
+        action: impl DeleteItemAction + 'static,
+    ) -> Self {
+        self.add(name, |plugins, name| plugins.delete_item_action(name, Arc::new(action)))
+    }
+
+    /// Adds an action that says which items must be backed up together.
+    pub fn item_block_action(self, name: &str, action: impl ItemBlockAction + 'static) -> Self {
+        self.add(name, |plugins, name| plugins.item_block_action(name, Arc::new(action)))
+    }
+
+    /// Adds a snapshotter.
+    ///
+    /// It is listed as version 2 to servers that say that they know it, as Bowline does. To others it
+    /// is served as version 1: `create_snapshot` waits for the creation, uploads, and returns when
+    /// that is done; if it cannot be done, the snapshot is deleted again.
+    pub fn volume_snapshotter(
+        mut self,
+        name: &str,
+        snapshotter: impl VolumeSnapshotter + 'static,
+    ) -> Self {
+        match name.parse() {
+            Ok(name) if self.snapshotters.contains_key(&name) => {
+                let repeated = AlreadyRegistered { kind: Kind::VolumeSnapshotterV2, name };
+                self.mistakes.push(repeated.into());
+            }
+            Ok(name) => {
+                self.snapshotters.insert(name, Arc::new(snapshotter));
+            }
+            Err(invalid) => self.mistakes.push(Mistake::Name(invalid)),
+        }
+        self
+    }
+
+    /// Adds a snapshotter whose snapshots are complete when `create_snapshot` returns. Its `progress`
+    /// and `cancel` are never called.
+    pub fn volume_snapshotter_v1(
+        self,
+        name: &str,
+        snapshotter: impl VolumeSnapshotter + 'static,
+    ) -> Self {
+        self.add(name, |plugins, name| plugins.volume_snapshotter_v1(name, Arc::new(snapshotter)))
+    }
+
+    /// Adds a store.
+    pub fn object_store(self, name: &str, store: impl ObjectStore + 'static) -> Self {
+        self.add(name, |plugins, name| plugins.object_store(name, Arc::new(store)))
+    }
+
+    /// Answers the server that has started this process, until it says to stop. What this returns is
+    /// what `main` returns.
+    ///
+    /// It brings its own runtime, takes over standard output and makes its log the default of
+    /// [`tracing`], unless there is one, and the only one of panics.
+    ///
+    /// Started by a person it says what it is. A name that is none, or that is there twice, ends it at
+    /// once, however it was started.
+    pub fn serve(self) -> ExitCode {
+        let by_host = std::env::var_os(COOKIE_ENV).is_some_and(|cookie| cookie == COOKIE);
+        let tell = if by_host { log::error } else { tell_a_person };
+        let kinds = match std::env::var(KINDS_ENV) {
+            Ok(kinds) if by_host => Some(kinds),
+            _ if by_host => None,
+            _ => Some(Kind::VolumeSnapshotterV2.to_string()),
+        };
+        let command = self.command.clone();
+        let plugins = match self.for_host(kinds.as_deref()) {
+            Ok(plugins) => plugins,
+            Err(mistakes) => {
+                mistakes.iter().for_each(|mistake| tell(&format!("error: {mistake}")));
+                return ExitCode::FAILURE;
+            }
+        };
+        if !by_host {
+            tell(by_hand::introduction(&command, &plugins.list()).trim_end());
+            return ExitCode::FAILURE;
+        }
+        log::install(arguments::log_level(std::env::args_os().skip(1)));
+        match process::run(plugins) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                tell(&format!("error: {error}"));
+                ExitCode::FAILURE
+            }
+        }
+    }
+
+    fn add(
+        mut self,
+        name: &str,
+        register: impl FnOnce(&mut Plugins, Name) -> Result<(), AlreadyRegistered>,
+    ) -> Self {
+        let added = name.parse().map_err(Mistake::Name).and_then(|name| {
+            register(&mut self.plugins, name).map_err(Mistake::Repeated)
+        });
+        self.mistakes.extend(added.err());
+        self
+    }
+
+    /// What there is for a host that knows these kinds, or all that is wrong, whatever the host.
+    fn for_host(mut self, kinds: Option<&str>) -> Result<Plugins, Vec<Mistake>> {
+        let listed = self.plugins.list();
+        if listed.is_empty() && self.snapshotters.is_empty() && self.mistakes.is_empty() {
+            self.mistakes.push(Mistake::Nothing);
+        }
+        for (name, snapshotter) in self.snapshotters {
+            if listed.contains(&(Kind::VolumeSnapshotter, name.clone())) {
+                self.mistakes.push(Mistake::BothVersions(name));
+                continue;
+            }
+            let registered = if host_knows(Kind::VolumeSnapshotterV2, kinds) {
+                self.plugins.volume_snapshotter_v2(name, snapshotter)
+            } else {
+                self.plugins.volume_snapshotter_v1(name, v1_with_upload(snapshotter))
+            };
+            self.mistakes.extend(registered.err().map(Mistake::from));
+        }
+        if self.mistakes.is_empty() { Ok(self.plugins) } else { Err(self.mistakes) }
+    }
+}
+
+impl Default for Plugin {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[expect(clippy::print_stderr, reason = "a person has started us and reads it")]
+fn tell_a_person(text: &str) {
+    eprintln!("{text}");
+}
+
+#[cfg(test)]
+mod tests;

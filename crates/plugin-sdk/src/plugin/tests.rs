@@ -1,0 +1,179 @@
+use std::collections::BTreeMap;
+
+use bowline_plugin::{
+    Config, Encoded, Item, ResourceIdentifier, ResourceSelector, Result, SnapshotId, VolumeId,
+    VolumeInfo,
+};
+
+use super::*;
+use crate::{Backup, BackupOutput, Error, Restore, RestoreOutput, async_trait};
+
+/// Is any kind, and does nothing.
+struct Idle;
+
+#[async_trait]
+impl BackupItemAction for Idle {
+    async fn applies_to(&self) -> Result<ResourceSelector> {
+        Ok(ResourceSelector::default())
+    }
+
+    async fn execute(&self, item: &Item, _: &Encoded<Backup>) -> Result<BackupOutput> {
+        Ok(BackupOutput::unchanged(item))
+    }
+}
+
+#[async_trait]
+impl RestoreItemAction for Idle {
+    async fn applies_to(&self) -> Result<ResourceSelector> {
+        Ok(ResourceSelector::default())
+    }
+
+    async fn execute(
+        &self,
+        item: &Item,
+        _: &Item,
+        _: &Encoded<Restore>,
+    ) -> Result<RestoreOutput> {
+        Ok(RestoreOutput::unchanged(item))
+    }
+}
+
+#[async_trait]
+impl DeleteItemAction for Idle {
+    async fn applies_to(&self) -> Result<ResourceSelector> {
+        Ok(ResourceSelector::default())
+    }
+
+    async fn execute(&self, _: &Item, _: &Encoded<Backup>) -> Result<()> {
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl ItemBlockAction for Idle {
+    async fn applies_to(&self) -> Result<ResourceSelector> {
+        Ok(ResourceSelector::default())
+    }
+
+    async fn get_related_items(
+        &self,
+        _: &Item,
+        _: &Encoded<Backup>,
+    ) -> Result<Vec<ResourceIdentifier>> {
+        Ok(Vec::new())
+    }
+}
+
+#[async_trait]
+impl VolumeSnapshotter for Idle {
+    async fn init(&self, _: &Config) -> Result<()> {
+        Ok(())
+    }
+
+    async fn get_volume_id(&self, _: &Item) -> Result<Option<VolumeId>> {
+        Ok(None)
+    }
+
+    async fn set_volume_id(&self, item: &Item, _: &VolumeId) -> Result<Item> {
+        Ok(item.clone())
+    }
+
+    async fn get_volume_info(&self, _: &VolumeId, _: &str) -> Result<VolumeInfo> {
+        Ok(VolumeInfo::default())
+    }
+
+    async fn create_snapshot(
+        &self,
+        _: &VolumeId,
+        _: &str,
+        _: &BTreeMap<String, String>,
+    ) -> Result<SnapshotId> {
+        Err(Error::unknown("no"))
+    }
+
+    async fn create_volume_from_snapshot(
+        &self,
+        _: &SnapshotId,
+        _: &VolumeInfo,
+        _: &str,
+    ) -> Result<VolumeId> {
+        Err(Error::unknown("no"))
+    }
+
+    async fn delete_snapshot(&self, _: &SnapshotId) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// What is listed to a host that knows these kinds, one per line.
+fn listed(plugin: Plugin, kinds: Option<&str>) -> String {
+    let plugins = plugin.for_host(kinds).unwrap_or_else(|mistakes| panic!("{mistakes:?}"));
+    plugins.list().iter().map(|(kind, name)| format!("{kind} {name}\n")).collect()
+}
+
+fn mistakes(plugin: Plugin) -> Vec<String> {
+    // Whatever the host knows, they are the same.
+    plugin.for_host(None).err().unwrap().iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn plugins_are_listed_by_kind_and_name_however_they_were_added() {
+    let plugin = Plugin::new()
+        .item_block_action("a.io/block", Idle)
+        .delete_item_action("a.io/delete", Idle)
+        .restore_item_action("a.io/restore", Idle)
+        .restore_item_action_v1("a.io/restore", Idle)
+        .volume_snapshotter_v1("a.io/snapshot-v1", Idle)
+        .backup_item_action("a.io/z", Idle)
+        .backup_item_action("a.io/a", Idle)
+        .backup_item_action_v1("a.io/a", Idle);
+    let expected = "BackupItemAction a.io/a\n\
+        BackupItemActionV2 a.io/a\n\
+        BackupItemActionV2 a.io/z\n\
+        VolumeSnapshotter a.io/snapshot-v1\n\
+        RestoreItemAction a.io/restore\n\
+        RestoreItemActionV2 a.io/restore\n\
+        DeleteItemAction a.io/delete\n\
+        ItemBlockAction a.io/block\n";
+    assert_eq!(listed(plugin, None), expected);
+}
+
+#[test]
+fn a_snapshotter_is_of_version_2_only_to_a_host_that_knows_it() {
+    for (kinds, expected) in [
+        (None, "VolumeSnapshotter a.io/x\n"),
+        (Some("Other"), "VolumeSnapshotter a.io/x\n"),
+        (Some("Other,VolumeSnapshotterV2"), "VolumeSnapshotterV2 a.io/x\n"),
+    ] {
+        let plugin = Plugin::new().volume_snapshotter("a.io/x", Idle);
+        assert_eq!(listed(plugin, kinds), expected);
+    }
+}
+
+#[test]
+fn all_mistakes_are_told_at_once() {
+    let plugin = Plugin::new()
+        .backup_item_action("label", Idle)
+        .backup_item_action("a.io/twice", Idle)
+        .backup_item_action("a.io/twice", Idle)
+        .volume_snapshotter("a.io/", Idle)
+        .volume_snapshotter("a.io/vs", Idle)
+        .volume_snapshotter("a.io/vs", Idle)
+        .volume_snapshotter_v1("a.io/vs", Idle);
+    assert_eq!(
+        mistakes(plugin),
+        [
+            "`label` is no name of a plugin: it must have the form <DNS name>/<name>",
+            "BackupItemActionV2 a.io/twice is registered twice",
+            "`a.io/` is no name of a plugin: nothing follows the slash",
+            "VolumeSnapshotterV2 a.io/vs is registered twice",
+            "VolumeSnapshotter a.io/vs is registered twice: to servers without version 2, \
+             version 2 is served as version 1",
+        ]
+    );
+}
+
+#[test]
+fn a_binary_without_plugins_is_a_mistake() {
+    assert_eq!(mistakes(Plugin::new()), ["no plugin is registered"]);
+}
