@@ -8,9 +8,10 @@ check:
 test:
     cargo test --workspace
 
-# Write the generated files anew: the definitions of the custom resources
+# Write the generated files anew: the definitions of the custom resources, the gRPC code
 codegen:
     cargo run -- install --crds-only --dry-run -o yaml > deploy/crds.yaml
+    cargo run --manifest-path crates/plugin-wire/codegen/Cargo.toml
 
 # Write the golden files of crates/api anew, with Velero's own types (needs Go)
 golden:

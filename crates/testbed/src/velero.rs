@@ -1,5 +1,6 @@
 //! Velero itself, run as a server outside the cluster: the reference for compatibility.
 
+use std::ffi::OsString;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -22,6 +23,15 @@ pub const LOCATION: &str = "default";
 const BUCKET: &str = "velero";
 
 const START_LIMIT: Duration = Duration::from_mins(2);
+
+/// How a Velero server is started.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Plugins beside the one for S3.
+    pub plugins: Vec<PathBuf>,
+    /// Variables for the server, and so for its plugins.
+    pub environment: Vec<(OsString, OsString)>,
+}
 
 /// A running Velero server. Dropping it ends it, its plugin processes included.
 #[derive(Debug)]
@@ -52,12 +62,14 @@ impl Velero {
 
     /// Starts a server for a cluster in which the resource definitions are installed already, with
     /// a storage location in `s3`, and waits until that location is available.
-    pub async fn start(plane: &ControlPlane, s3: &S3) -> Result<Self, Error> {
+    pub async fn start(plane: &ControlPlane, s3: &S3, options: Options) -> Result<Self, Error> {
         let [binary, aws] = program::locate([Program::Velero, Program::VeleroPluginForAws]).await?;
         let bed = Bed::new()?;
         let plugins = bed.subdir("plugins").map_err(Error::io("create", bed.dir()))?;
-        symlink(&aws, plugins.join(Program::VeleroPluginForAws.file_name()))
-            .map_err(Error::io("link", &aws))?;
+        for plugin in options.plugins.iter().chain([&aws]) {
+            let name = plugin.file_name().unwrap_or(plugin.as_os_str());
+            symlink(plugin, plugins.join(name)).map_err(Error::io("link", plugin))?;
+        }
         let bucket = s3.create_bucket(BUCKET).map_err(Error::io("create bucket in", bed.dir()))?;
         let client = plane.client().await?;
         for object in objects(s3) {
@@ -72,6 +84,7 @@ impl Velero {
             .args(["--metrics-address=127.0.0.1:0", "--profiler-address=127.0.0.1:0"])
             .env("VELERO_SCRATCH_DIR", bed.dir())
             .env("AWS_SHARED_CREDENTIALS_FILE", s3.credentials_file())
+            .envs(options.environment)
             .current_dir(bed.dir());
         let mut process = Process::start(&bed, "velero", command)?;
         process.until(START_LIMIT, || is_available(&client)).await?;

@@ -30,7 +30,7 @@ async fn velero_backs_up_and_restores_on_our_definitions() {
     ] {
         apply::apply(&client, object).await.unwrap();
     }
-    let velero = Velero::start(&plane, &s3).await.unwrap();
+    let velero = Velero::start(&plane, &s3, velero::Options::default()).await.unwrap();
 
     let include = "--include-namespaces=precious";
     let mut create = velero.command();
