@@ -59,10 +59,10 @@ pub struct VolumePluginBackupSpec {
     /// The PersistentVolume.
     pub volume: String,
 
-    /// The backup.
+    /// Name of the backup.
     pub backup: String,
 
-    /// The plugin.
+    /// Name of the plugin, such as `velero.io/aws`.
     pub plugin: String,
 
     /// What the plugin wants to tell users.

@@ -55,10 +55,10 @@ pub struct VolumePluginRestoreSpec {
     #[serde(rename = "snapshotID")]
     pub snapshot_id: String,
 
-    /// The backup.
+    /// Name of the backup.
     pub backup: String,
 
-    /// The plugin.
+    /// Name of the plugin, such as `velero.io/aws`.
     pub plugin: String,
 
     /// What the plugin wants to tell users.

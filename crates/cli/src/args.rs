@@ -12,7 +12,7 @@ use crate::output;
 
 /// Backs up and restores Kubernetes clusters; a drop-in for Velero.
 #[derive(Debug, Parser)]
-#[command(name = "bowline", version, propagate_version = true, disable_help_subcommand = true)]
+#[command(name = "bowline", version = concat!("v", env!("CARGO_PKG_VERSION")))]
 pub(crate) struct Args {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -66,9 +66,9 @@ fn mistake(error: &clap::Error, words: &[OsString]) -> String {
         _ => String::new(),
     };
     let allowed = listed(ContextKind::ValidValue, "; possible values are ", "");
-    let meant = listed(ContextKind::SuggestedArg, "; did you mean `", "`?")
-        + &listed(ContextKind::SuggestedSubcommand, "; did you mean `", "`?");
-    format!("{what}{missing}{allowed}{meant}; see `{} --help`", command_of(words))
+    let meant = listed(ContextKind::SuggestedArg, " (did you mean `", "`?)")
+        + &listed(ContextKind::SuggestedSubcommand, " (did you mean `", "`?)");
+    format!("{what}{missing}{meant}{allowed}; see `{} --help`", command_of(words))
 }
 
 /// The innermost command that was named.

@@ -26,6 +26,9 @@ pub enum InvalidItem {
     /// It is no JSON, or not of the expected type.
     #[error("the item is no valid JSON of its kind: {0}")]
     Json(#[from] serde_json::Error),
+    /// It is JSON, but no object.
+    #[error("the item is no JSON object")]
+    NotAnObject,
     /// It does not say what it is.
     #[error("the item has no `kind`")]
     NoKind,
@@ -40,8 +43,11 @@ impl Item {
             kind: Option<std::borrow::Cow<'a, str>>,
         }
         let json = json.into();
-        if json.is_empty() {
-            return Err(InvalidItem::Empty);
+        match json.trim_ascii_start().first() {
+            None => return Err(InvalidItem::Empty),
+            Some(b'{') => {}
+            // Serde would read the fields of an object from an array, too.
+            Some(_) => return Err(InvalidItem::NotAnObject),
         }
         let envelope: Envelope<'_> = serde_json::from_slice(&json)?;
         match envelope.kind {
@@ -114,9 +120,12 @@ mod tests {
             ("", Err("the item is empty")),
             (r#"{"apiVersion":"v1"}"#, Err("the item has no `kind`")),
             (r#"{"kind":""}"#, Err("the item has no `kind`")),
-            ("[]", Err("invalid type")),
+            ("[]", Err("no JSON object")),
+            (r#"["Pod"]"#, Err("no JSON object")),
+            (" \n", Err("the item is empty")),
             (r#"{"kind":"Pod""#, Err("EOF")),
-            ("\u{0}", Err("expected value")),
+            ("\u{0}", Err("no JSON object")),
+            (r#"{"kind":"Pod"} x"#, Err("trailing characters")),
         ] {
             match (Item::from_json(json.as_bytes().to_vec()), expected) {
                 (Ok(item), Ok(())) => assert_eq!(item.json(), json.as_bytes()),

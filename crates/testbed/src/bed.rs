@@ -26,6 +26,7 @@ use std::sync::Arc;
 
 use crate::env;
 use crate::isolation::Isolation;
+use crate::say::say;
 
 /// What the janitor does once nobody holds the bed any more. Arguments: the bed's id, its folder,
 /// whether to keep the folder.
@@ -76,8 +77,8 @@ pub enum Error {
     Folder {
         /// Where it should have been.
         parent: PathBuf,
-        /// What the system said.
-        reason: io::Error,
+        /// Why.
+        reason: String,
     },
     /// The janitor could not be started.
     #[error("cannot start /bin/sh, which cleans up after the test bed")]
@@ -85,6 +86,15 @@ pub enum Error {
     /// The namespaces could not be made.
     #[error(transparent)]
     Isolation(#[from] crate::isolation::Error),
+}
+
+/// Why there can be no new folder in `parent`, without the name that it would have had.
+fn why(parent: &Path, error: &io::Error) -> String {
+    match parent.metadata() {
+        Err(error) => error.to_string(),
+        Ok(found) if !found.is_dir() => "it is no folder".to_owned(),
+        Ok(_) => error.kind().to_string(),
+    }
 }
 
 impl Bed {
@@ -113,7 +123,10 @@ impl Bed {
             .rand_bytes(8)
             .permissions(Permissions::from_mode(0o700))
             .tempdir_in(parent)
-            .map_err(|reason| Error::Folder { parent: parent.to_owned(), reason })?
+            .map_err(|error| Error::Folder {
+                parent: parent.to_owned(),
+                reason: why(parent, &error),
+            })?
             .keep();
         let id = dir.file_name().and_then(OsStr::to_str).unwrap_or("bowline-bed").to_owned();
 
@@ -172,6 +185,9 @@ impl Bed {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        if env::get(env::KEEP).is_some() {
+            say(&format!("kept {}", self.dir.display()));
+        }
         drop(self.lifeline.take());
         // Bounded by the janitor's own loops, of a hundred rounds each.
         let _ = self.janitor.wait();
@@ -196,7 +212,7 @@ mod tests {
 
         drop(bed);
 
-        assert!(!dir.exists());
+        assert!(!dir.exists() || env::get(env::KEEP).is_some());
         let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         assert!(state.is_empty() || state.contains(") Z "), "still running: {state}");
     }

@@ -83,7 +83,9 @@ async fn perform(args: &Args) -> anyhow::Result<Stage> {
     step.done();
 
     output::data(sample::show(&stage.client).await?)?;
-    output::data(how_to_reach(&stage.plane).await?)?;
+    if !args.exit {
+        output::data(how_to_reach(&stage.plane).await?)?;
+    }
     Ok(stage)
 }
 
@@ -118,8 +120,11 @@ async fn how_to_reach(plane: &ControlPlane) -> anyhow::Result<String> {
     Ok(format!(
         "\nTo look around from another terminal:\n\n  \
          export KUBECONFIG='{}'\n  \
+         alias kubectl='{}'\n  \
+         kubectl get pods -A\n  \
+         kubectl explain backup.spec\n  \
          kubectl get backups.velero.io -A\n\n\
-         A kubectl of the same version is {}\n",
+         The pods run in name only, on a node that is not there: they have no logs.\n",
         plane.kubeconfig().display(),
         kubectl.display(),
     ))

@@ -23,7 +23,8 @@ const ESTABLISH_LIMIT: Duration = Duration::from_secs(30);
 /// it is kept, and said so.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Install the resource definitions and nothing else
+    /// Install the resource definitions and nothing else; needed in this version, which installs
+    /// nothing else yet
     #[arg(long)]
     crds_only: bool,
 
@@ -50,15 +51,14 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
         bail!("this version installs only the resource definitions; say so with --crds-only");
     }
     let ours = crds::all();
-    if let Some(format) = args.output {
-        output::data(print(&ours, format)?)?;
-        if args.dry_run {
-            return Ok(Exit::Success);
+    if !(args.dry_run && args.output.is_some()) {
+        let client = cluster::client(&args.cluster).await?;
+        for (name, plan) in apply(&client, &ours, args.dry_run).await? {
+            output::say(format_args!("{name}: {}", describe(&plan, args.dry_run)));
         }
     }
-    let client = cluster::client(&args.cluster).await?;
-    for (name, plan) in apply(&client, &ours, args.dry_run).await? {
-        output::say(format_args!("{name}: {}", describe(&plan, args.dry_run)));
+    if let Some(format) = args.output {
+        output::data(print(&ours, format)?)?;
     }
     Ok(Exit::Success)
 }
@@ -74,7 +74,7 @@ pub(crate) async fn apply(
     let mut done = Vec::new();
     for crd in ours {
         let name = crd.name_any();
-        let installed = api.get_opt(&name).await.with_context(|| format!("cannot read {name}"))?;
+        let installed = api.get_opt(&name).await.map_err(|error| cannot_read(&name, error))?;
         let plan = crds::plan(installed.as_ref(), crd);
         if !dry_run {
             carry_out(&api, &plan, installed, crd)
@@ -115,7 +115,7 @@ async fn carry_out(
 async fn wait_until_served(api: &Api<CustomResourceDefinition>, name: &str) -> anyhow::Result<()> {
     let deadline = Instant::now() + ESTABLISH_LIMIT;
     loop {
-        let crd = api.get(name).await.with_context(|| format!("cannot read {name}"))?;
+        let crd = api.get(name).await.map_err(|error| cannot_read(name, error))?;
         let conditions = crd.status.and_then(|status| status.conditions).unwrap_or_default();
         if conditions.iter().any(|c| c.type_ == "Established" && c.status == "True") {
             return Ok(());
@@ -131,6 +131,16 @@ async fn wait_until_served(api: &Api<CustomResourceDefinition>, name: &str) -> a
             );
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// A cluster that does not answer is the usual reason; say what to look at.
+fn cannot_read(name: &str, error: kube::Error) -> anyhow::Error {
+    match error {
+        kube::Error::Api(_) => anyhow::Error::new(error).context(format!("cannot read {name}")),
+        error => anyhow::Error::new(error).context(
+            "cannot reach the cluster of the kubeconfig; is it running, and is the address right?",
+        ),
     }
 }
 

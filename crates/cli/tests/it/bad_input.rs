@@ -23,14 +23,18 @@ fn assert_refused(world: &World, ended: &Ended, words: &[&str]) {
 fn an_unknown_flag() {
     let world = World::new();
     let ended = world.run(&["demo", "--exti"]);
-    assert_refused(&world, &ended, &["--exti", "did you mean `--exit`?", "`bowline demo --help`"]);
+    assert_refused(
+        &world,
+        &ended,
+        &["--exti", "(did you mean `--exit`?)", "`bowline demo --help`"],
+    );
 }
 
 #[test]
 fn an_unknown_command() {
     let world = World::new();
     let ended = world.run(&["instal"]);
-    assert_refused(&world, &ended, &["instal", "did you mean `install`?", "`bowline --help`"]);
+    assert_refused(&world, &ended, &["instal", "(did you mean `install`?)", "`bowline --help`"]);
 }
 
 #[test]
@@ -154,7 +158,7 @@ fn a_cluster_that_does_not_answer() {
     std::fs::write(kubeconfig.path(), text).unwrap();
     let path = kubeconfig.path().to_str().unwrap();
     let ended = world.run(&["install", "--crds-only", "--kubeconfig", path]);
-    assert_refused(&world, &ended, &["cannot read backups.velero.io", "refused"]);
+    assert_refused(&world, &ended, &["cannot reach the cluster", "refused"]);
 }
 
 #[test]

@@ -68,6 +68,7 @@ async fn assert_nothing_is_left_by(victim: &str) {
     let before = machine();
     let mut child = tokio::process::Command::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--nocapture", "--exact", victim])
+        .env_remove(env::KEEP)
         .stdout(Stdio::piped())
         .kill_on_drop(true)
         .spawn()
