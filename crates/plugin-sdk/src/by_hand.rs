@@ -32,7 +32,10 @@ mod tests {
         let name = |text: &str| text.parse::<Name>().unwrap();
         let plugins = [(Kind::ObjectStore, name("a.io/os")), (Kind::DeleteItemAction, name("a/b"))];
         let text = introduction("./my-plugin", &plugins);
-        assert!(text.contains("\n  ObjectStore       a.io/os\n  DeleteItemAction  a/b\n"), "{text}");
+        assert!(
+            text.contains("\n  ObjectStore       a.io/os\n  DeleteItemAction  a/b\n"),
+            "{text}"
+        );
         assert!(text.contains("bowline plugin inspect ./my-plugin\n"), "{text}");
         assert!(text.contains("/plugins"), "{text}");
     }

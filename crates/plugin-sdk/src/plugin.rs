@@ -60,11 +60,7 @@ impl Plugin {
     }
 
     /// Adds an action that takes part in backups.
-    pub fn backup_item_action(
-        self,
-        name: &str,
-        action: impl BackupItemAction + 'static,
-    ) -> Self {
+    pub fn backup_item_action(self, name: &str, action: impl BackupItemAction + 'static) -> Self {
         self.add(name, |plugins, name| plugins.backup_item_action_v2(name, Arc::new(action)))
     }
 
@@ -78,11 +74,7 @@ impl Plugin {
     }
 
     /// Adds an action that takes part in restores.
-    pub fn restore_item_action(
-        self,
-        name: &str,
-        action: impl RestoreItemAction + 'static,
-    ) -> Self {
+    pub fn restore_item_action(self, name: &str, action: impl RestoreItemAction + 'static) -> Self {
         self.add(name, |plugins, name| plugins.restore_item_action_v2(name, Arc::new(action)))
     }
 
@@ -96,11 +88,7 @@ impl Plugin {
     }
 
     /// Adds an action that takes part in the deletion of backups.
-    pub fn delete_item_action(
-        self,
-        name: &str,
-        action: impl DeleteItemAction + 'static,
-    ) -> Self {
+    pub fn delete_item_action(self, name: &str, action: impl DeleteItemAction + 'static) -> Self {
         self.add(name, |plugins, name| plugins.delete_item_action(name, Arc::new(action)))
     }
 
@@ -167,7 +155,9 @@ impl Plugin {
         let plugins = match self.for_host(kinds.as_deref()) {
             Ok(plugins) => plugins,
             Err(mistakes) => {
-                mistakes.iter().for_each(|mistake| tell(&format!("error: {mistake}")));
+                for mistake in mistakes {
+                    tell(&format!("error: {mistake}"));
+                }
                 return ExitCode::FAILURE;
             }
         };
@@ -190,9 +180,10 @@ impl Plugin {
         name: &str,
         register: impl FnOnce(&mut Plugins, Name) -> Result<(), AlreadyRegistered>,
     ) -> Self {
-        let added = name.parse().map_err(Mistake::Name).and_then(|name| {
-            register(&mut self.plugins, name).map_err(Mistake::Repeated)
-        });
+        let added = name
+            .parse()
+            .map_err(Mistake::Name)
+            .and_then(|name| register(&mut self.plugins, name).map_err(Mistake::Repeated));
         self.mistakes.extend(added.err());
         self
     }

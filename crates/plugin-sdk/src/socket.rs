@@ -77,7 +77,7 @@ impl Drop for Socket {
 
 /// Go names them like this, too.
 fn new_path(folder: &Path) -> Result<PathBuf, Error> {
-    let random = RandomState::new().hash_one(std::process::id());
+    let random = RandomState::new().hash_one(std::process::id()) % 10_000_000_000;
     let path = folder.join(format!("plugin{random}"));
     match handshake::parse(&handshake::format(&path)) {
         Ok(address) if address.path() == path => Ok(path),

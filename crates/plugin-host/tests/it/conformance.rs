@@ -17,6 +17,9 @@ macro_rules! over_both {
         mod go {
             $(#[tokio::test] async fn $rule() { super::$rule(crate::fixture::Set::Go).await; })+
         }
+        mod rust {
+            $(#[tokio::test] async fn $rule() { super::$rule(crate::fixture::Set::Rust).await; })+
+        }
     };
 }
 

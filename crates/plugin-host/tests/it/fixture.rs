@@ -2,6 +2,8 @@
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use bowline_api::{Backup, Restore};
@@ -15,6 +17,8 @@ use serde_json::{Value, json};
 pub(crate) enum Set {
     /// Built with Velero's framework; version 2 of the snapshotter stands on go-plugin alone.
     Go,
+    /// Built with our SDK, all in one binary.
+    Rust,
 }
 
 impl Set {
@@ -27,8 +31,28 @@ impl Set {
                         .unwrap();
                 vec![("fixture", all), ("snapshotter", snapshotter)]
             }
+            Self::Rust => vec![("fixture", rust_fixture().to_owned())],
         }
     }
+}
+
+/// The fixture plugins of our SDK, built from the sources as they are.
+fn rust_fixture() -> &'static Path {
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    BINARY.get_or_init(|| {
+        let output = Command::new(env!("CARGO"))
+            .args(["build", "--package=bowline-plugin-fixture", "--message-format=json"])
+            // As we are built ourselves: a benchmark wants the real thing.
+            .args((!cfg!(debug_assertions)).then_some("--release"))
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let messages = serde_json::Deserializer::from_slice(&output.stdout).into_iter::<Value>();
+        let built =
+            messages.filter_map(|message| Some(message.ok()?["executable"].as_str()?.into()));
+        built.last().expect("cargo names the binary that it has built")
+    })
 }
 
 /// A plugin folder with a set in it, a folder for its state, and a host.

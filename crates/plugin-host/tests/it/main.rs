@@ -13,3 +13,4 @@ mod fixture;
 mod hostile;
 mod misbehaviour;
 mod supervision;
+mod velero;

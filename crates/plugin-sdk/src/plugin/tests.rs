@@ -28,12 +28,7 @@ impl RestoreItemAction for Idle {
         Ok(ResourceSelector::default())
     }
 
-    async fn execute(
-        &self,
-        item: &Item,
-        _: &Item,
-        _: &Encoded<Restore>,
-    ) -> Result<RestoreOutput> {
+    async fn execute(&self, item: &Item, _: &Item, _: &Encoded<Restore>) -> Result<RestoreOutput> {
         Ok(RestoreOutput::unchanged(item))
     }
 }
@@ -105,10 +100,10 @@ impl VolumeSnapshotter for Idle {
     }
 }
 
-/// What is listed to a host that knows these kinds, one per line.
-fn listed(plugin: Plugin, kinds: Option<&str>) -> String {
+/// What is listed to a host that knows these kinds.
+fn listed(plugin: Plugin, kinds: Option<&str>) -> Vec<String> {
     let plugins = plugin.for_host(kinds).unwrap_or_else(|mistakes| panic!("{mistakes:?}"));
-    plugins.list().iter().map(|(kind, name)| format!("{kind} {name}\n")).collect()
+    plugins.list().iter().map(|(kind, name)| format!("{kind} {name}")).collect()
 }
 
 fn mistakes(plugin: Plugin) -> Vec<String> {
@@ -127,26 +122,28 @@ fn plugins_are_listed_by_kind_and_name_however_they_were_added() {
         .backup_item_action("a.io/z", Idle)
         .backup_item_action("a.io/a", Idle)
         .backup_item_action_v1("a.io/a", Idle);
-    let expected = "BackupItemAction a.io/a\n\
-        BackupItemActionV2 a.io/a\n\
-        BackupItemActionV2 a.io/z\n\
-        VolumeSnapshotter a.io/snapshot-v1\n\
-        RestoreItemAction a.io/restore\n\
-        RestoreItemActionV2 a.io/restore\n\
-        DeleteItemAction a.io/delete\n\
-        ItemBlockAction a.io/block\n";
+    let expected = [
+        "BackupItemAction a.io/a",
+        "BackupItemActionV2 a.io/a",
+        "BackupItemActionV2 a.io/z",
+        "VolumeSnapshotter a.io/snapshot-v1",
+        "RestoreItemAction a.io/restore",
+        "RestoreItemActionV2 a.io/restore",
+        "DeleteItemAction a.io/delete",
+        "ItemBlockAction a.io/block",
+    ];
     assert_eq!(listed(plugin, None), expected);
 }
 
 #[test]
 fn a_snapshotter_is_of_version_2_only_to_a_host_that_knows_it() {
     for (kinds, expected) in [
-        (None, "VolumeSnapshotter a.io/x\n"),
-        (Some("Other"), "VolumeSnapshotter a.io/x\n"),
-        (Some("Other,VolumeSnapshotterV2"), "VolumeSnapshotterV2 a.io/x\n"),
+        (None, "VolumeSnapshotter a.io/x"),
+        (Some("Other"), "VolumeSnapshotter a.io/x"),
+        (Some("Other,VolumeSnapshotterV2"), "VolumeSnapshotterV2 a.io/x"),
     ] {
         let plugin = Plugin::new().volume_snapshotter("a.io/x", Idle);
-        assert_eq!(listed(plugin, kinds), expected);
+        assert_eq!(listed(plugin, kinds), [expected]);
     }
 }
 

@@ -9,8 +9,10 @@ use bowline_plugin::{
     Class, Config, Error, Item, Result, SnapshotId, State, VolumeId, VolumeInfo, VolumeSnapshotter,
 };
 
-/// How often the creation of a snapshot is looked at.
-const POLL: Duration = Duration::from_secs(1);
+/// The first pause between two looks at the creation of a snapshot; it doubles with each.
+const POLL_FIRST: Duration = Duration::from_millis(50);
+/// The longest.
+const POLL_MAX: Duration = Duration::from_secs(1);
 
 /// How many times in a row that may fail.
 const TRIES: u32 = 5;
@@ -37,6 +39,7 @@ impl Bridge {
     /// Waits for the end of the creation.
     async fn created(&self, snapshot: &SnapshotId) -> Result<()> {
         let mut tries = 0;
+        let mut pause = POLL_FIRST;
         loop {
             match self.0.progress(snapshot).await {
                 Ok(progress) => match progress.state {
@@ -55,7 +58,8 @@ impl Bridge {
                     }
                 },
             }
-            tokio::time::sleep(POLL).await;
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(POLL_MAX);
         }
     }
 }

@@ -17,7 +17,7 @@ const ARROWS: [(&str, &[&str]); 8] = [
     ("bowline-plugin-fixture", &["bowline-plugin-sdk"]),
     ("bowline-testbed", &[]),
     // The test bed is what `bowline demo` starts.
-    ("bowline-cli", &["bowline-api", "bowline-testbed"]),
+    ("bowline-cli", &["bowline-api", "bowline-plugin", "bowline-plugin-host", "bowline-testbed"]),
 ];
 
 /// What any crate may use in its tests.
