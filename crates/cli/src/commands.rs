@@ -3,6 +3,7 @@
 mod completion;
 mod demo;
 mod install;
+mod plugin;
 mod version;
 
 use crate::args::Args;
@@ -13,6 +14,7 @@ use crate::exit::Exit;
 pub(crate) enum Command {
     Install(install::Args),
     Demo(demo::Args),
+    Plugin(plugin::Args),
     Version(version::Args),
     Completion(completion::Args),
 }
@@ -22,6 +24,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
     match args.command {
         Command::Install(command) => install::run(command).await,
         Command::Demo(command) => demo::run(command).await,
+        Command::Plugin(command) => plugin::run(command).await,
         Command::Version(version::Args {}) => version::run(),
         Command::Completion(command) => completion::run(&command),
     }

@@ -16,7 +16,7 @@
 mod fixture;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use bowline_api::Backup;
@@ -25,7 +25,7 @@ use bowline_plugin::{BackupItemAction, BackupOutput, Encoded, Item, ResourceSele
 use fixture::{Fixture, Set, backup, pick, pod};
 
 /// How many calls are measured, after a tenth as many to warm up.
-const CALLS: usize = 5_000;
+const CALLS: u32 = 5_000;
 
 /// What a built-in action would be: the same trait, no process.
 struct BuiltIn;
@@ -67,7 +67,7 @@ async fn measure(name: &str, action: &Arc<dyn BackupItemAction>, item: &Arc<Item
         calls(action, item, in_flight, CALLS / 10).await;
         let started = Instant::now();
         let mut latencies = calls(action, item, in_flight, CALLS).await;
-        let rate = CALLS as f64 / started.elapsed().as_secs_f64();
+        let rate = f64::from(CALLS) / started.elapsed().as_secs_f64();
         latencies.sort_unstable();
         let at = |share: usize| format!("{:.0?}", latencies[latencies.len() * share / 100]);
         println!("{name:10} {in_flight:>9} {rate:>10.0} {:>10} {:>10}", at(50), at(99));
@@ -79,10 +79,10 @@ async fn calls(
     action: &Arc<dyn BackupItemAction>,
     item: &Arc<Item>,
     in_flight: usize,
-    count: usize,
+    count: u32,
 ) -> Vec<Duration> {
     let backup = Arc::new(backup());
-    let left = Arc::new(AtomicUsize::new(count));
+    let left = Arc::new(AtomicU32::new(count));
     let mut callers = tokio::task::JoinSet::new();
     for _ in 0..in_flight {
         let (action, item) = (Arc::clone(action), Arc::clone(item));

@@ -9,15 +9,18 @@
 //! - Every call ends: with an answer, with the plugin's own error, or with one of ours that says
 //!   which plugin died, hung or broke its contract, and in which method.
 //! - A broken binary is told by name and reason and does not keep the others from working.
-//! - No process outlives this one, even if it is killed.
+//! - No plugin process outlives this one, even if it is killed.
 //!
 //! The files, from the outside in: `host` (which process serves whom), `handle` (traits), `slot`
 //! (one supervised process), `process` (start, handshake, end), `spawn`; beside them `discover`,
-//! `registry` and `log`, which decide and do nothing.
+//! `registry` and `log`, which decide and do nothing. For authors and operators, [`inspect`] tells
+//! what one binary has and [`check`] whether it keeps the rules.
 
+pub mod check;
 mod discover;
 mod handle;
 mod host;
+pub mod inspect;
 mod log;
 mod options;
 mod process;

@@ -13,6 +13,9 @@ pub struct Options {
     pub arguments: Vec<OsString>,
     /// Variables that plugins get beside our own environment.
     pub environment: Vec<(OsString, OsString)>,
+    /// Whether plugins are told which kinds we know beyond those of Velero. If not, they must list
+    /// what Velero would accept.
+    pub announces_own_kinds: bool,
     /// How many calls one plugin process answers at a time.
     pub concurrency: usize,
     /// How long things may take.
@@ -45,6 +48,7 @@ impl Default for Options {
             plugin_dir: PathBuf::from("/plugins"),
             arguments: Vec::new(),
             environment: Vec::new(),
+            announces_own_kinds: true,
             concurrency: 32,
             limits: Limits::default(),
         }

@@ -4,7 +4,8 @@
 //! - It answers the handshake within a limit, or is killed and the reason told.
 //! - All that it writes is read: a full pipe would block it.
 //! - It ends with us ([`crate::spawn`]), with the last owner of its [`Process`], or when it is asked
-//!   to [`stop`](Process::stop), which takes twice the limit at most.
+//!   to [`stop`](Process::stop), which takes three times the limit at most. What it started itself
+//!   ends with it, too, unless we are killed: a death signal reaches only the process it is for.
 //! - Its socket is removed when it has ended; a killed Go plugin leaves it behind.
 
 use std::collections::VecDeque;
@@ -16,6 +17,8 @@ use std::time::Duration;
 
 use bowline_plugin_wire::{Connection, client, handshake};
 use futures::StreamExt as _;
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, BufReader};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::sync::{Notify, watch};
@@ -187,7 +190,12 @@ fn prepare(command: &Path, options: &Options) -> Command {
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
+        // What it starts, such as the program of a wrapper script, is in its group.
+        .process_group(0)
         .kill_on_drop(true);
+    if !options.announces_own_kinds {
+        prepared.env_remove(handshake::KINDS_ENV);
+    }
     prepared
 }
 
@@ -260,6 +268,7 @@ async fn keep(
     socket: PathBuf,
 ) {
     let _socket = RemovedWhenDropped(socket);
+    let _group = child.id().map(GroupKilledWhenDropped);
     let status = tokio::select! {
         status = child.wait() => status,
         () = kill.notified() => {
@@ -277,6 +286,16 @@ async fn keep(
 async fn finish(drains: &mut JoinSet<()>) {
     let rest = async { while drains.join_next().await.is_some() {} };
     let _ = tokio::time::timeout(DRAIN_LIMIT, rest).await;
+}
+
+/// The processes that a plugin started and left behind. The group exists as long as one of them
+/// does, so its number is not another's by then.
+struct GroupKilledWhenDropped(u32);
+
+impl Drop for GroupKilledWhenDropped {
+    fn drop(&mut self) {
+        let _ = killpg(Pid::from_raw(self.0.cast_signed()), Signal::SIGKILL);
+    }
 }
 
 /// The socket of a plugin, which a killed one leaves behind.

@@ -38,7 +38,11 @@ pub(crate) async fn run(
     }
 }
 
-async fn applies_to(connection: Connection, plugin: &Plugin) -> Result<ResourceSelector, Error> {
+/// What an action applies to.
+pub(crate) async fn applies_to(
+    connection: Connection,
+    plugin: &Plugin,
+) -> Result<ResourceSelector, Error> {
     let name = plugin.name.clone();
     match plugin.kind {
         Kind::BackupItemAction => {

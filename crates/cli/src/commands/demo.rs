@@ -8,14 +8,12 @@ mod sample;
 
 use std::path::PathBuf;
 
-use anyhow::Context as _;
 use bowline_testbed::program::{self, Program};
 use bowline_testbed::{Bed, ControlPlane, Error, Kwok, Options, port};
 use kube::Client;
-use tokio::signal::unix::{SignalKind, signal};
 
 use super::install;
-use crate::exit::Exit;
+use crate::exit::{Exit, until_asked_to_end};
 use crate::output::{self, Step};
 
 /// Start a private Kubernetes control plane with a sample application, to try Bowline on
@@ -47,14 +45,7 @@ struct Stage {
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for Ctrl-C")?;
-    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for signals")?;
-    let asked_to_end = async {
-        tokio::select! {
-            _ = interrupt.recv() => Exit::Interrupted,
-            _ = terminate.recv() => Exit::Terminated,
-        }
-    };
+    let asked_to_end = until_asked_to_end()?;
     tokio::pin!(asked_to_end);
 
     let stage = tokio::select! {

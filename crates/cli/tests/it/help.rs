@@ -6,7 +6,16 @@ use crate::bowline::World;
 fn help_says_what_each_command_is_for() {
     let world = World::new();
     let mut all = String::new();
-    for command in [&[][..], &["install"], &["demo"], &["version"], &["completion"]] {
+    for command in [
+        &[][..],
+        &["install"],
+        &["demo"],
+        &["plugin"],
+        &["plugin", "inspect"],
+        &["plugin", "check"],
+        &["version"],
+        &["completion"],
+    ] {
         let mut arguments = command.to_vec();
         arguments.push("--help");
         let ended = world.run(&arguments);

@@ -11,3 +11,4 @@ mod bowline;
 mod demo;
 mod help;
 mod install;
+mod plugin;

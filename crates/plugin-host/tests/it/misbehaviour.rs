@@ -1,6 +1,7 @@
 //! Plugins that break the rules, each in a real process: the call ends with a precise error within
 //! its limit, and the next one works where it can.
 
+use std::collections::BTreeMap;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
@@ -156,11 +157,11 @@ async fn a_snapshot_that_never_returns_or_kills_its_plugin_is_told() {
         let plugin = fixture.host.volume_snapshotter("fixture.bowline.io/vs-v1", config).await;
         let plugin = plugin.unwrap().unwrap();
         let id = bowline_plugin::VolumeId::new(volume).unwrap();
-        let error = plugin.create_snapshot(&id, "", &Default::default()).await.unwrap_err();
+        let error = plugin.create_snapshot(&id, "", &BTreeMap::new()).await.unwrap_err();
         assert!(error.message().ends_with(expected), "{error}");
         write(&fixture.root().join("volumes/fine/f"), "x");
         let fine = bowline_plugin::VolumeId::new("fine").unwrap();
-        plugin.create_snapshot(&fine, "", &Default::default()).await.unwrap();
+        plugin.create_snapshot(&fine, "", &BTreeMap::new()).await.unwrap();
     }
 }
 

@@ -1,11 +1,14 @@
 //! Processes that come and go under the hands of their callers.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bowline_plugin::{Class, Code};
-use bowline_plugin_host::Limits;
+use bowline_plugin_host::{Host, Limits, Options};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -13,7 +16,11 @@ use crate::fixture::{Fixture, Set, backup, pick, pod, short_limits};
 
 /// The plugin processes that were started for a folder.
 fn processes(fixture: &Fixture) -> Vec<Pid> {
-    let folder = fixture.plugin_dir();
+    processes_in(&fixture.plugin_dir())
+}
+
+/// The processes whose program is in a folder.
+fn processes_in(folder: &Path) -> Vec<Pid> {
     let is_ours = |pid: &i32| {
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         String::from_utf8_lossy(&line).starts_with(&*folder.to_string_lossy())
@@ -34,9 +41,13 @@ async fn kill_noticed(process: Pid) {
 }
 
 async fn until_no_process(fixture: &Fixture) {
+    until_no_process_in(&fixture.plugin_dir()).await;
+}
+
+async fn until_no_process_in(folder: &Path) {
     let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
-    while !processes(fixture).is_empty() {
-        assert!(tokio::time::Instant::now() < deadline, "{:?}", processes(fixture));
+    while !processes_in(folder).is_empty() {
+        assert!(tokio::time::Instant::now() < deadline, "{:?}", processes_in(folder));
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -185,6 +196,29 @@ async fn a_provider_that_is_not_installed_is_no_error_and_a_bad_name_is() {
     assert_eq!(error.code(), Code::InvalidArgument);
 }
 
+#[tokio::test]
+async fn a_plugin_behind_a_script_ends_with_the_script() {
+    let folder = tempfile::tempdir().unwrap();
+    let (plugins, hidden) = (folder.path().join("plugins"), folder.path().join("hidden"));
+    std::fs::create_dir(&plugins).unwrap();
+    std::fs::create_dir(&hidden).unwrap();
+    let real = hidden.join("real");
+    std::os::unix::fs::symlink(Set::Go.binaries().await.remove(0).1, &real).unwrap();
+    let script = plugins.join("wrapped");
+    // No `exec`: the plugin is a child of the script, and knows nothing of us.
+    std::fs::write(&script, format!("#!/bin/sh\n'{}' \"$@\"\nexit $?\n", real.display())).unwrap();
+    std::fs::set_permissions(&script, Permissions::from_mode(0o755)).unwrap();
+    let host = Host::discover(Options { plugin_dir: plugins, ..Options::default() }).await;
+    assert_eq!(host.registry().problems(), []);
+    until_no_process_in(&hidden).await;
+    let run = host.run();
+    let action = pick(run.backup_item_actions(), "bia-v1").plugin;
+    action.execute(&pod(&[]), &backup()).await.unwrap();
+    assert_eq!(processes_in(&hidden).len(), 1);
+    drop((run, action));
+    until_no_process_in(&hidden).await;
+}
+
 /// The victim is this test binary, started again as a host with calls in flight.
 #[tokio::test]
 async fn plugins_do_not_outlive_a_host_that_is_killed() {
@@ -245,7 +279,7 @@ impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Lines {
                 self.0.insert(field.name(), format!("{value:?}"));
             }
         }
-        let mut text = Text(Default::default());
+        let mut text = Text(std::collections::BTreeMap::new());
         event.record(&mut text);
         let part = |name| text.0.get(name).cloned().unwrap_or_default();
         let line = [part("plugin"), part("message"), part("fields")].join(" ");

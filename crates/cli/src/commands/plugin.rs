@@ -1,0 +1,82 @@
+//! `bowline plugin`: for those who write plugins, and those who run them.
+
+mod check;
+mod inspect;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use bowline_plugin::Kind;
+use bowline_plugin_host::inspect::trait_and_version;
+use serde_json::{Value, json};
+
+use crate::exit::Exit;
+
+/// Look at plugin binaries, Velero's or ours
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    Inspect(inspect::Args),
+    Check(check::Args),
+}
+
+/// How to print what was found.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Format {
+    /// For people
+    Table,
+    /// For programs
+    Json,
+}
+
+pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
+    match args.command {
+        Command::Inspect(command) => inspect::run(command).await,
+        Command::Check(command) => check::run(command).await,
+    }
+}
+
+/// The binary that is meant. A bare name is a file of this folder, never a program of the `PATH`.
+fn command(path: &Path) -> anyhow::Result<PathBuf> {
+    std::path::absolute(path).with_context(|| format!("cannot find {}", path.display()))
+}
+
+/// What identifies a plugin, for programs.
+fn identity(kind: Kind, name: &str) -> Value {
+    let (kind, version) = trait_and_version(kind);
+    json!({"kind": kind, "name": name, "version": version})
+}
+
+/// The longest text of a plugin that is quoted.
+const QUOTE_CHARS: usize = 500;
+
+/// What a plugin said, in one line of harmless characters. A plugin may say anything.
+fn plain(text: &str) -> String {
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let harmless =
+        line.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c });
+    let mut quoted: String = harmless.take(QUOTE_CHARS).collect();
+    if quoted.len() < line.len() && line.chars().count() > QUOTE_CHARS {
+        quoted.push('…');
+    }
+    quoted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_plugin_says_becomes_one_short_harmless_line() {
+        assert_eq!(plain("panic:  oh\n\tgoroutine 1"), "panic: oh goroutine 1");
+        assert_eq!(plain("\u{1b}[2Jgone"), "\u{fffd}[2Jgone");
+        assert_eq!(plain(&"ä".repeat(QUOTE_CHARS)), "ä".repeat(QUOTE_CHARS));
+        let cut = plain(&"ä".repeat(QUOTE_CHARS + 1));
+        assert_eq!(cut, "ä".repeat(QUOTE_CHARS) + "…");
+    }
+}

@@ -1,0 +1,285 @@
+//! `bowline plugin check`
+
+use std::hash::{BuildHasher as _, RandomState};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use anyhow::Context as _;
+use bowline_plugin::{Item, Kind, VolumeId};
+use bowline_plugin_host::check::{self, Finding, Input, Verdict};
+use bowline_plugin_host::inspect::trait_and_version;
+use bowline_plugin_host::{Options, Plugin};
+use serde_json::{Value, json};
+
+use super::{Format, identity, plain};
+use crate::exit::{Exit, until_asked_to_end};
+use crate::output;
+
+/// Check whether the plugins of a binary keep the rules of their kinds
+///
+/// Every plugin is called for real: item actions with an item, stores and snapshotters with the
+/// given configuration. Use nothing that is precious. What the check makes it removes again, except
+/// volumes, which no plugin can be asked to delete.
+///
+/// Needs no cluster, unless the plugins do. Exits with 1 if a rule is broken.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The plugin binary
+    path: PathBuf,
+
+    /// Check only the plugins of this kind; may be repeated
+    #[arg(long, value_name = "KIND", value_parser = KINDS)]
+    kind: Vec<String>,
+
+    /// The object that item actions are called with, as JSON or YAML [default: a pod that exists
+    /// nowhere]
+    #[arg(long, value_name = "FILE")]
+    item: Option<PathBuf>,
+
+    /// The configuration for object stores and volume snapshotters; may be repeated. Where the two
+    /// need different ones, check them apart with --kind
+    #[arg(long, value_name = "KEY=VALUE", value_parser = key_and_value)]
+    config: Vec<(String, String)>,
+
+    /// The bucket for object stores. Only keys below `bowline-check-…/` are touched
+    #[arg(long, value_name = "NAME", default_value = "bowline-check")]
+    bucket: String,
+
+    /// The volume to make snapshots of. Without it none are made
+    #[arg(long, value_name = "ID", value_parser = volume)]
+    volume: Option<VolumeId>,
+
+    /// The zone of the volume
+    #[arg(long, value_name = "ZONE")]
+    zone: Option<String>,
+
+    /// A PersistentVolume of the snapshotter's own, as JSON or YAML
+    #[arg(long, value_name = "FILE")]
+    persistent_volume: Option<PathBuf>,
+
+    /// How long each rule may take
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = timeout)]
+    timeout: std::time::Duration,
+
+    /// How to print it
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+    output: Format,
+}
+
+/// What `--kind` can name: each in all its versions.
+const KINDS: [&str; 6] = [
+    "BackupItemAction",
+    "RestoreItemAction",
+    "DeleteItemAction",
+    "ItemBlockAction",
+    "VolumeSnapshotter",
+    "ObjectStore",
+];
+
+pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
+    let command = super::command(&args.path)?;
+    let input = input(&args)?;
+    let asked_to_end = OnceLock::new();
+    let signal = until_asked_to_end()?;
+    let interrupt = async { asked_to_end.set(signal.await).unwrap_or_default() };
+    let mut printer =
+        Printer { command: &command, format: args.output, heading: String::new(), full: None };
+    let findings = check::run(&command, Options::default(), input, interrupt, |finding| {
+        printer.print(finding);
+    })
+    .await?;
+    printer.finish(&findings)?;
+    if let Some(exit) = asked_to_end.into_inner() {
+        return Ok(exit);
+    }
+    let is_broken = |finding: &Finding| matches!(finding.verdict, Verdict::Broken(_));
+    Ok(if findings.iter().any(is_broken) { Exit::Failed } else { Exit::Success })
+}
+
+fn input(args: &Args) -> anyhow::Result<Input> {
+    // Random enough to tell one check from another.
+    let id = format!("{:016x}", RandomState::new().hash_one(std::process::id()));
+    let mut input = Input::new(id)?;
+    let is_meant = |kind: &Kind| args.kind.iter().any(|word| word == trait_and_version(*kind).0);
+    input.kinds = Kind::ALL.into_iter().filter(is_meant).collect();
+    if let Some(path) = &args.item {
+        input.item = object(path)?;
+    }
+    input.config = args.config.iter().cloned().collect();
+    input.bucket.clone_from(&args.bucket);
+    input.volume.clone_from(&args.volume);
+    input.zone = args.zone.clone().unwrap_or_default();
+    input.persistent_volume = args.persistent_volume.as_deref().map(object).transpose()?;
+    input.timeout = args.timeout;
+    Ok(input)
+}
+
+/// Reads a Kubernetes object from a file.
+fn object(path: &Path) -> anyhow::Result<Item> {
+    let what = || format!("cannot use {}", path.display());
+    let text = std::fs::read_to_string(path).with_context(what)?;
+    if text.trim_start().starts_with('{') {
+        return Item::from_json(text).with_context(what);
+    }
+    let value: Value = serde_saphyr::from_str(&text).with_context(what)?;
+    Item::from_object(&value).with_context(what)
+}
+
+fn key_and_value(text: &str) -> Result<(String, String), &'static str> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err("it must have the form KEY=VALUE"),
+    }
+}
+
+fn volume(text: &str) -> Result<VolumeId, &'static str> {
+    VolumeId::new(text).ok_or("it is empty")
+}
+
+fn timeout(text: &str) -> Result<std::time::Duration, String> {
+    let duration: bowline_api::Duration =
+        text.parse().map_err(|error: bowline_api::duration::Error| error.to_string())?;
+    let positive = duration.to_std().filter(|duration| !duration.is_zero());
+    positive.ok_or_else(|| "it must be longer than nothing".to_owned())
+}
+
+/// Prints findings as they come, under the name of their plugin.
+struct Printer<'a> {
+    command: &'a Path,
+    format: Format,
+    /// What the last findings were printed under; empty at first.
+    heading: String,
+    /// Why standard output takes no more.
+    full: Option<anyhow::Error>,
+}
+
+impl Printer<'_> {
+    fn print(&mut self, finding: &Finding) {
+        if matches!(self.format, Format::Json) || self.full.is_some() {
+            return;
+        }
+        let mut text = String::new();
+        let heading = heading(self.command, finding.plugin.as_ref());
+        if heading != self.heading {
+            let gap = if self.heading.is_empty() { "" } else { "\n" };
+            text = format!("{gap}{heading}\n");
+            self.heading = heading;
+        }
+        text += &line(finding);
+        self.full = output::data(text).err();
+    }
+
+    fn finish(self, findings: &[Finding]) -> anyhow::Result<()> {
+        if let Some(error) = self.full {
+            return Err(error);
+        }
+        match self.format {
+            Format::Table => output::data(format_args!("\n{}\n", Count::of(findings).in_words())),
+            Format::Json => output::data(format_args!("{:#}\n", document(self.command, findings))),
+        }
+    }
+}
+
+fn heading(command: &Path, plugin: Option<&Plugin>) -> String {
+    plugin.map_or_else(
+        || command.display().to_string(),
+        |plugin| {
+            let (kind, version) = trait_and_version(plugin.kind);
+            format!("{kind} {version} {}", plain(plugin.name.as_str()))
+        },
+    )
+}
+
+fn line(finding: &Finding) -> String {
+    let (word, more) = match &finding.verdict {
+        Verdict::Holds(note) => ("ok", note.as_ref()),
+        Verdict::Broken(reason) => ("FAILED", Some(reason)),
+        Verdict::Skipped(reason) => ("skipped", Some(reason)),
+    };
+    let more = more.map(|more| format!(": {}", plain(more))).unwrap_or_default();
+    format!("  {word:7}  {}{more}\n", finding.rule)
+}
+
+/// How many rules there were of each verdict.
+#[derive(Default)]
+struct Count {
+    hold: usize,
+    broken: usize,
+    skipped: usize,
+}
+
+impl Count {
+    fn of(findings: &[Finding]) -> Self {
+        let mut count = Self::default();
+        for finding in findings {
+            match finding.verdict {
+                Verdict::Holds(_) => count.hold += 1,
+                Verdict::Broken(_) => count.broken += 1,
+                Verdict::Skipped(_) => count.skipped += 1,
+            }
+        }
+        count
+    }
+
+    fn in_words(&self) -> String {
+        let hold = if self.hold == 1 { "rule holds" } else { "rules hold" };
+        format!("{} {hold}, {} broken, {} skipped", self.hold, self.broken, self.skipped)
+    }
+}
+
+fn document(command: &Path, findings: &[Finding]) -> Value {
+    let count = Count::of(findings);
+    let finding = |finding: &Finding| {
+        let plugin =
+            finding.plugin.as_ref().map(|plugin| identity(plugin.kind, plugin.name.as_str()));
+        let (verdict, reason) = match &finding.verdict {
+            Verdict::Holds(note) => ("holds", note.as_ref()),
+            Verdict::Broken(reason) => ("broken", Some(reason)),
+            Verdict::Skipped(reason) => ("skipped", Some(reason)),
+        };
+        json!({"plugin": plugin, "rule": finding.rule, "verdict": verdict, "reason": reason})
+    };
+    json!({
+        "command": command.display().to_string(),
+        "findings": findings.iter().map(finding).collect::<Vec<_>>(),
+        "summary": {"hold": count.hold, "broken": count.broken, "skipped": count.skipped},
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_finding_is_one_line_with_its_reason() {
+        let finding = |verdict| Finding { plugin: None, rule: "answers", verdict };
+        for (verdict, expected) in [
+            (Verdict::Holds(None), "  ok       answers\n"),
+            (Verdict::Holds(Some("slowly".into())), "  ok       answers: slowly\n"),
+            (Verdict::Broken("it\npanicked".into()), "  FAILED   answers: it panicked\n"),
+            (Verdict::Skipped("no item".into()), "  skipped  answers: no item\n"),
+        ] {
+            assert_eq!(line(&finding(verdict)), expected);
+        }
+    }
+
+    #[test]
+    fn the_summary_counts_each_verdict() {
+        let finding = |verdict| Finding { plugin: None, rule: "answers", verdict };
+        let all = [
+            finding(Verdict::Holds(None)),
+            finding(Verdict::Skipped("x".into())),
+            finding(Verdict::Skipped("x".into())),
+        ];
+        assert_eq!(Count::of(&all).in_words(), "1 rule holds, 0 broken, 2 skipped");
+        assert_eq!(Count::of(&all[1..]).in_words(), "0 rules hold, 0 broken, 2 skipped");
+    }
+
+    #[test]
+    fn a_timeout_is_some_time() {
+        assert_eq!(timeout("1m30s"), Ok(std::time::Duration::from_secs(90)));
+        for wrong in ["", "30", "-1s", "0s", "soon"] {
+            assert!(timeout(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! `bowline plugin inspect`
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bowline_plugin::ResourceSelector;
+use bowline_plugin_host::inspect::{AppliesTo, Inspected, Inspection, inspect, trait_and_version};
+use bowline_plugin_host::{Limits, Options};
+use serde_json::{Value, json};
+
+use super::{Format, identity, plain};
+use crate::exit::Exit;
+use crate::output;
+
+/// How long the binary may take for each thing that it is asked.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Start a plugin binary and list what it has
+///
+/// Needs no cluster. What is wrong with the binary is told on standard error.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The plugin binary
+    path: PathBuf,
+
+    /// How to print it
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+    output: Format,
+}
+
+pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
+    let command = super::command(&args.path)?;
+    let limits = Limits { start: LIMIT, metadata: LIMIT, ..Limits::default() };
+    let inspection = inspect(&command, &Options { limits, ..Options::default() }).await?;
+    for warning in warnings(&inspection) {
+        output::say(format_args!("warning: {warning}"));
+    }
+    match args.output {
+        Format::Table => {
+            let rows = inspection.plugins.iter().map(row).collect();
+            output::data(output::table(["KIND", "NAME", "VERSION", "APPLIES TO"], rows))?;
+        }
+        Format::Json => {
+            let plugins: Vec<Value> = inspection.plugins.iter().map(document).collect();
+            output::data(format_args!("{:#}\n", Value::from(plugins)))?;
+        }
+    }
+    Ok(Exit::Success)
+}
+
+/// What is wrong with the binary, a line each.
+fn warnings(inspection: &Inspection) -> Vec<String> {
+    let problems = inspection.problems.iter().map(|problem| plain(&problem.reason));
+    let unknown = inspection.plugins.iter().filter_map(|inspected| {
+        let Inspected { plugin, applies_to } = inspected;
+        let AppliesTo::Unknown(error) = applies_to else { return None };
+        let text =
+            format!("{} {} does not say what it applies to: {error}", plugin.kind, plugin.name);
+        Some(plain(&text))
+    });
+    problems.chain(unknown).collect()
+}
+
+fn row(Inspected { plugin, applies_to }: &Inspected) -> [String; 4] {
+    let (kind, version) = trait_and_version(plugin.kind);
+    let applies_to = match applies_to {
+        AppliesTo::Nothing => "-".to_owned(),
+        AppliesTo::Items(selector) => plain(&in_words(selector)),
+        AppliesTo::Unknown(_) => "unknown".to_owned(),
+    };
+    [kind.to_owned(), plain(plugin.name.as_str()), version.to_owned(), applies_to]
+}
+
+fn document(Inspected { plugin, applies_to }: &Inspected) -> Value {
+    let mut document = identity(plugin.kind, plugin.name.as_str());
+    document["command"] = plugin.command.display().to_string().into();
+    document["appliesTo"] = match applies_to {
+        AppliesTo::Nothing | AppliesTo::Unknown(_) => Value::Null,
+        AppliesTo::Items(selector) => json!({
+            "includedNamespaces": selector.included_namespaces,
+            "excludedNamespaces": selector.excluded_namespaces,
+            "includedResources": selector.included_resources,
+            "excludedResources": selector.excluded_resources,
+            "labelSelector": selector.label_selector,
+        }),
+    };
+    document
+}
+
+/// A selector in a few words: `pods; namespaces app-*; labels app=web`.
+fn in_words(selector: &ResourceSelector) -> String {
+    let is_all = |words: &[String]| words.is_empty() || words.iter().any(|word| word == "*");
+    let mut parts = vec![if is_all(&selector.included_resources) {
+        "everything".to_owned()
+    } else {
+        selector.included_resources.join(", ")
+    }];
+    let mut add = |lead: &str, words: &[String]| {
+        if !words.is_empty() {
+            parts.push(format!("{lead} {}", words.join(", ")));
+        }
+    };
+    add("not", &selector.excluded_resources);
+    if !is_all(&selector.included_namespaces) {
+        add("namespaces", &selector.included_namespaces);
+    }
+    add("not namespaces", &selector.excluded_namespaces);
+    if !selector.label_selector.is_empty() {
+        add("labels", std::slice::from_ref(&selector.label_selector));
+    }
+    parts.join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use bowline_plugin::{Error, Kind};
+    use bowline_plugin_host::{Plugin, Problem};
+
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_is_told_in_a_line_each() {
+        let plugin = |kind, name: &str, applies_to| Inspected {
+            plugin: Plugin { kind, name: name.parse().unwrap(), command: "/p".into() },
+            applies_to,
+        };
+        let broken = AppliesTo::Unknown(Error::unknown("panic: oh\ngoroutine 1"));
+        let plugins = vec![
+            plugin(Kind::ObjectStore, "x.io/store", AppliesTo::Nothing),
+            plugin(Kind::DeleteItemAction, "x.io/delete", broken),
+        ];
+        let reason = "it lists ObjectStore x.io/store, twice".to_owned();
+        let problems = vec![Problem { command: "/p".into(), reason }];
+        let inspection = Inspection { plugins, problems };
+        assert_eq!(
+            warnings(&inspection),
+            [
+                "it lists ObjectStore x.io/store, twice",
+                "DeleteItemAction x.io/delete does not say what it applies to: panic: oh goroutine 1",
+            ]
+        );
+        let rows: Vec<[String; 4]> = inspection.plugins.iter().map(row).collect();
+        assert_eq!(rows[0], ["ObjectStore", "x.io/store", "v1", "-"]);
+        assert_eq!(rows[1], ["DeleteItemAction", "x.io/delete", "v1", "unknown"]);
+    }
+
+    #[test]
+    fn a_selector_is_told_in_a_few_words() {
+        let list = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
+        let everything = ResourceSelector::default();
+        let cases = [
+            ("everything", everything.clone()),
+            ("everything", ResourceSelector::resources(["*"])),
+            ("pods, secrets", ResourceSelector::resources(["pods", "secrets"])),
+            (
+                "everything; not nodes",
+                ResourceSelector { excluded_resources: list(&["nodes"]), ..everything.clone() },
+            ),
+            (
+                "everything",
+                ResourceSelector { included_namespaces: list(&["*"]), ..everything.clone() },
+            ),
+            (
+                "everything; labels app in (a, b)",
+                ResourceSelector { label_selector: "app in (a, b)".into(), ..everything },
+            ),
+            (
+                "pods, pvc; not nodes; namespaces app-*, x; not namespaces kube-system; labels a!=b",
+                ResourceSelector {
+                    included_namespaces: list(&["app-*", "x"]),
+                    excluded_namespaces: list(&["kube-system"]),
+                    included_resources: list(&["pods", "pvc"]),
+                    excluded_resources: list(&["nodes"]),
+                    label_selector: "a!=b".into(),
+                },
+            ),
+        ];
+        for (words, selector) in cases {
+            assert_eq!(in_words(&selector), words);
+        }
+    }
+}

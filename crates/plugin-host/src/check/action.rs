@@ -1,0 +1,125 @@
+//! An item action of any kind, called on one occasion: an item, a Backup and a Restore.
+
+use std::sync::Arc;
+
+use bowline_api::{Backup, Restore};
+use bowline_plugin::{
+    BackupItemAction, DeleteItemAction, Encoded, Error, Item, ItemBlockAction, Kind, OperationId,
+    Progress, ResourceIdentifier, ResourceSelector, RestoreItemAction, Result,
+};
+
+use super::sample;
+use crate::handle::Handle;
+
+/// An item action of any kind.
+pub(super) enum AnyAction {
+    Backup(Arc<dyn BackupItemAction>),
+    Restore(Arc<dyn RestoreItemAction>),
+    Delete(Arc<dyn DeleteItemAction>),
+    Block(Arc<dyn ItemBlockAction>),
+}
+
+/// What an action is called with.
+pub(super) struct Occasion {
+    pub(super) item: Item,
+    backup: Encoded<Backup>,
+    restore: Encoded<Restore>,
+}
+
+/// What an action made of an item.
+pub(super) struct Answer {
+    /// The item, if actions of its kind return one.
+    pub(super) item: Option<Item>,
+    /// The operation that it started, if it did.
+    pub(super) operation: Option<OperationId>,
+}
+
+impl Occasion {
+    pub(super) fn new(item: Item) -> Self {
+        Self { item, backup: sample::backup(), restore: sample::restore() }
+    }
+}
+
+impl AnyAction {
+    /// The action behind a handle; none if it is no action.
+    pub(super) fn new(handle: Handle, kind: Kind) -> Option<Self> {
+        match kind {
+            Kind::BackupItemAction | Kind::BackupItemActionV2 => {
+                Some(Self::Backup(Arc::new(handle)))
+            }
+            Kind::RestoreItemAction | Kind::RestoreItemActionV2 => {
+                Some(Self::Restore(Arc::new(handle)))
+            }
+            Kind::DeleteItemAction => Some(Self::Delete(Arc::new(handle))),
+            Kind::ItemBlockAction => Some(Self::Block(Arc::new(handle))),
+            Kind::VolumeSnapshotter | Kind::VolumeSnapshotterV2 | Kind::ObjectStore => None,
+        }
+    }
+
+    pub(super) async fn applies_to(&self) -> Result<ResourceSelector> {
+        match self {
+            Self::Backup(action) => action.applies_to().await,
+            Self::Restore(action) => action.applies_to().await,
+            Self::Delete(action) => action.applies_to().await,
+            Self::Block(action) => action.applies_to().await,
+        }
+    }
+
+    /// Calls it for the item.
+    pub(super) async fn answer(
+        &self,
+        Occasion { item, backup, restore }: &Occasion,
+    ) -> Result<Answer> {
+        match self {
+            Self::Backup(action) => {
+                let output = action.execute(item, backup).await?;
+                Ok(Answer { item: Some(output.item), operation: output.operation })
+            }
+            Self::Restore(action) => {
+                let output = action.execute(item, item, restore).await?;
+                Ok(Answer { item: Some(output.item), operation: output.operation })
+            }
+            Self::Delete(action) => {
+                action.execute(item, backup).await?;
+                Ok(Answer { item: None, operation: None })
+            }
+            Self::Block(action) => {
+                action.get_related_items(item, backup).await?;
+                Ok(Answer { item: None, operation: None })
+            }
+        }
+    }
+
+    pub(super) async fn progress(
+        &self,
+        operation: &OperationId,
+        occasion: &Occasion,
+    ) -> Result<Progress> {
+        match self {
+            Self::Backup(action) => action.progress(operation, &occasion.backup).await,
+            Self::Restore(action) => action.progress(operation, &occasion.restore).await,
+            Self::Delete(_) | Self::Block(_) => Err(Error::not_asynchronous()),
+        }
+    }
+
+    pub(super) async fn cancel(&self, operation: &OperationId, occasion: &Occasion) -> Result<()> {
+        match self {
+            Self::Backup(action) => action.cancel(operation, &occasion.backup).await,
+            Self::Restore(action) => action.cancel(operation, &occasion.restore).await,
+            Self::Delete(_) | Self::Block(_) => Err(Error::not_asynchronous()),
+        }
+    }
+
+    pub(super) async fn are_additional_items_ready(
+        &self,
+        items: &[ResourceIdentifier],
+        occasion: &Occasion,
+    ) -> Result<bool> {
+        match self {
+            Self::Restore(action) => {
+                action.are_additional_items_ready(items, &occasion.restore).await
+            }
+            Self::Backup(_) | Self::Delete(_) | Self::Block(_) => Ok(true),
+        }
+    }
+}

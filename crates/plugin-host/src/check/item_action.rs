@@ -1,0 +1,261 @@
+//! The rules for item actions of all kinds. Those for the operations that they start are in
+//! [`super::operation`].
+
+use std::future::ready;
+use std::sync::Arc;
+
+use bowline_plugin::{Error, Item, Kind, OperationId, Progress, ResourceSelector, State};
+use futures::future::join_all;
+use serde_json::Value;
+
+use super::action::{Answer, AnyAction, Occasion};
+use super::rule::{HOLDS, Judge, Outcome, Rule, Subject, Unmet};
+use super::{Bench, Input, Restart, sample};
+use crate::Plugin;
+use crate::handle::Handle;
+use crate::slot::{Purpose, Slot};
+
+/// How many calls come at once.
+const AT_ONCE: usize = 16;
+
+const RETURN_ITEMS: &[Kind] = &[
+    Kind::BackupItemAction,
+    Kind::BackupItemActionV2,
+    Kind::RestoreItemAction,
+    Kind::RestoreItemActionV2,
+];
+const V2: &[Kind] = &[Kind::BackupItemActionV2, Kind::RestoreItemActionV2];
+
+const RULES: &[Rule<Trial>] = &[
+    Rule::new("tells what it applies to, the same each time", |action| {
+        Box::pin(action.tells_what_it_applies_to())
+    }),
+    Rule::new("answers for the item", |action| Box::pin(action.answers())),
+    Rule::only(RETURN_ITEMS, "returns an object of the same kind", |action| {
+        Box::pin(ready(action.returns_same_kind()))
+    }),
+    Rule::only(V2, "knows the progress of its operation at once", |action| {
+        Box::pin(action.knows_its_operation())
+    }),
+    Rule::only(V2, "knows its operation after a restart of its process", |action| {
+        Box::pin(action.knows_its_operation_after_a_restart())
+    }),
+    Rule::only(V2, "accepts the cancellation of its operation, twice", |action| {
+        Box::pin(action.accepts_cancel())
+    }),
+    Rule::only(V2, "ends an operation that was cancelled", |action| {
+        Box::pin(action.ends_what_was_cancelled())
+    }),
+    Rule::only(V2, "tells the same outcome of an ended operation each time", |action| {
+        Box::pin(action.keeps_the_outcome())
+    }),
+    Rule::only(V2, "tells a permanent error as the progress of an unknown operation", |action| {
+        Box::pin(action.refuses_unknown_operation())
+    }),
+    Rule::only(V2, "accepts the cancellation of an unknown operation", |action| {
+        Box::pin(action.accepts_cancel_of_unknown_operation())
+    }),
+    Rule::only(
+        &[Kind::RestoreItemActionV2],
+        "tells whether additional items are ready, for none and for one",
+        |action| Box::pin(action.tells_readiness()),
+    ),
+    Rule::new("answers 16 calls at once", |action| Box::pin(action.answers_many_at_once())),
+];
+
+const CANCEL_OPERATIONS: Rule<Trial> =
+    Rule::new("accepts the cancellation of all that the check started", |action| {
+        Box::pin(action.cancel_all())
+    });
+
+/// An action on trial, in a process of its own.
+pub(super) struct Trial {
+    plugin: Plugin,
+    action: AnyAction,
+    pub(super) process: Arc<dyn Restart>,
+    occasion: Occasion,
+    pub(super) input: Arc<Input>,
+    selector: Option<ResourceSelector>,
+    /// What it made of the item.
+    answer: Option<Answer>,
+    /// Operations that run as far as we know.
+    pub(super) running: Vec<OperationId>,
+    pub(super) is_cancelled: bool,
+    pub(super) ended: Option<State>,
+}
+
+impl Subject for Trial {
+    fn plugin(&self) -> Option<&Plugin> {
+        Some(&self.plugin)
+    }
+}
+
+pub(super) async fn check(judge: &mut Judge<'_>, Bench { plugin, options, input }: Bench) {
+    let purpose = Purpose::ItemActions(vec![plugin.clone()]);
+    let slot = Arc::new(Slot::new(&plugin.command, options, purpose));
+    let handle = Handle::new(Arc::clone(&slot), &plugin);
+    if let Some(action) = AnyAction::new(handle, plugin.kind) {
+        let process = Arc::clone(&slot) as Arc<dyn Restart>;
+        Trial::new(plugin, action, process, input).examine(judge).await;
+    }
+    slot.close().await;
+}
+
+impl Trial {
+    fn new(
+        plugin: Plugin,
+        action: AnyAction,
+        process: Arc<dyn Restart>,
+        input: Arc<Input>,
+    ) -> Self {
+        Self {
+            plugin,
+            action,
+            process,
+            occasion: Occasion::new(input.item.clone()),
+            input,
+            selector: None,
+            answer: None,
+            running: Vec::new(),
+            is_cancelled: false,
+            ended: None,
+        }
+    }
+
+    async fn examine(mut self, judge: &mut Judge<'_>) {
+        judge.judge(RULES, &mut self).await;
+        if !self.running.is_empty() {
+            judge.judge_always(&CANCEL_OPERATIONS, &mut self).await;
+        }
+    }
+
+    async fn tells_what_it_applies_to(&mut self) -> Outcome {
+        let first = self.action.applies_to().await?;
+        let second = self.action.applies_to().await?;
+        if first != second {
+            return Err(Unmet::Broken(format!("first {first:?}, then {second:?}")));
+        }
+        self.selector = Some(first);
+        HOLDS
+    }
+
+    async fn answers(&mut self) -> Outcome {
+        let kind = kind_of(&self.input.item)?;
+        if self.selector.as_ref().is_some_and(|selector| !may_select(selector, &kind)) {
+            return Err(Unmet::Skipped(format!(
+                "it does not apply to a {kind}; give an item that it applies to with --item"
+            )));
+        }
+        let answer = self.action.answer(&self.occasion).await?;
+        self.running.extend(answer.operation.clone());
+        self.answer = Some(answer);
+        HOLDS
+    }
+
+    fn returns_same_kind(&self) -> Outcome {
+        let given = kind_of(&self.input.item)?;
+        match &self.answered()?.item {
+            Some(item) => match kind_of(item)? {
+                kind if kind == given => HOLDS,
+                kind => Err(Unmet::Broken(format!("it was given a {given} and returned a {kind}"))),
+            },
+            None => Err(Unmet::broken("it returned no item")),
+        }
+    }
+
+    async fn tells_readiness(&mut self) -> Outcome {
+        for items in [Vec::new(), vec![sample::pod_identifier()]] {
+            self.action.are_additional_items_ready(&items, &self.occasion).await?;
+        }
+        HOLDS
+    }
+
+    async fn answers_many_at_once(&mut self) -> Outcome {
+        if self.plugin.kind == Kind::DeleteItemAction {
+            // What is deleted is gone: `Execute` for the same item need not succeed again.
+            let asked = (0..AT_ONCE).map(|_| self.action.applies_to());
+            return all_succeeded(join_all(asked).await);
+        }
+        self.answered()?;
+        let answers = join_all((0..AT_ONCE).map(|_| self.action.answer(&self.occasion))).await;
+        let started = answers.iter().flatten().filter_map(|answer| answer.operation.clone());
+        self.running.extend(started);
+        all_succeeded(answers)
+    }
+
+    /// What it made of the item; without it, rules about that cannot be judged.
+    pub(super) fn answered(&self) -> Result<&Answer, Unmet> {
+        self.answer.as_ref().ok_or_else(|| Unmet::skipped("it has not answered for the item"))
+    }
+
+    pub(super) async fn progress(&self, operation: &OperationId) -> Result<Progress, Error> {
+        self.action.progress(operation, &self.occasion).await
+    }
+
+    pub(super) async fn cancel(&self, operation: &OperationId) -> Result<(), Error> {
+        self.action.cancel(operation, &self.occasion).await
+    }
+}
+
+/// Holds if none of many calls failed.
+pub(super) fn all_succeeded<T>(answers: Vec<Result<T, Error>>) -> Outcome {
+    let count = answers.len();
+    let errors: Vec<Error> = answers.into_iter().filter_map(Result::err).collect();
+    match errors.first() {
+        None => HOLDS,
+        Some(first) => {
+            Err(Unmet::Broken(format!("{} of {count} calls failed: {first}", errors.len())))
+        }
+    }
+}
+
+fn kind_of(item: &Item) -> Result<String, Unmet> {
+    let object: Value = item.parse().map_err(|error| Unmet::Broken(error.to_string()))?;
+    Ok(object.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned())
+}
+
+/// Whether a selector may mean the resource of a kind. Only a cluster can tell for sure; the
+/// namespaces and labels do not matter, since no action fails over those.
+fn may_select(selector: &ResourceSelector, kind: &str) -> bool {
+    let names = names_of(&kind.to_lowercase());
+    let means = |word: &String| {
+        let resource = word.split('.').next().unwrap_or_default().to_lowercase();
+        word == "*" || names.contains(&resource)
+    };
+    let included = &selector.included_resources;
+    (included.is_empty() || included.iter().any(means))
+        && !selector.excluded_resources.iter().any(means)
+}
+
+/// What the resource of a kind may be called: `pod`, `pods`, `po`.
+fn names_of(kind: &str) -> Vec<String> {
+    const SHORT: [(&str, &str); 16] = [
+        ("configmap", "cm"),
+        ("cronjob", "cj"),
+        ("customresourcedefinition", "crd"),
+        ("daemonset", "ds"),
+        ("deployment", "deploy"),
+        ("ingress", "ing"),
+        ("namespace", "ns"),
+        ("networkpolicy", "netpol"),
+        ("node", "no"),
+        ("persistentvolume", "pv"),
+        ("persistentvolumeclaim", "pvc"),
+        ("pod", "po"),
+        ("replicaset", "rs"),
+        ("service", "svc"),
+        ("serviceaccount", "sa"),
+        ("statefulset", "sts"),
+    ];
+    let plural = match kind.strip_suffix('y') {
+        Some(stem) if !stem.ends_with(['a', 'e', 'i', 'o', 'u']) => format!("{stem}ies"),
+        _ if kind.ends_with(['s', 'x']) => format!("{kind}es"),
+        _ => format!("{kind}s"),
+    };
+    let short =
+        SHORT.iter().filter(|(long, _)| *long == kind).map(|(_, short)| (*short).to_owned());
+    short.chain([kind.to_owned(), plural]).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,157 @@
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use async_trait::async_trait;
+use bowline_plugin::{Code, Kind, Result};
+
+use super::*;
+use crate::check::sabotage::{NoProcess, broken, findings, input, kept, plugin};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Flaw {
+    None,
+    RefusesConfig,
+    RefusesEmptyObjects,
+    Truncates,
+    AppendsInsteadOfReplacing,
+    KeepsBrokenUploads,
+    SaysThatAllExist,
+    TellsAMissingObjectInTheStream,
+    IgnoresThePrefix,
+    ListsPrefixesTwice,
+    GivesNoUrl,
+    DeletesNothing,
+}
+
+/// A store in memory.
+struct Fake {
+    flaw: Flaw,
+    objects: Mutex<BTreeMap<String, Vec<u8>>>,
+}
+
+fn not_found() -> Error {
+    Error::new(Code::NotFound, "not found")
+}
+
+#[async_trait]
+impl ObjectStore for Fake {
+    async fn init(&self, _: &Config) -> Result<()> {
+        if self.flaw == Flaw::RefusesConfig { Err(Error::unknown("no")) } else { Ok(()) }
+    }
+
+    async fn put_object(&self, _: &str, key: &str, mut body: ByteStream) -> Result<()> {
+        let mut content = Vec::new();
+        let whole = loop {
+            match body.try_next().await {
+                Ok(Some(piece)) => content.extend(piece),
+                Ok(None) => break Ok(()),
+                Err(error) => break Err(Error::unknown(error.to_string())),
+            }
+        };
+        if self.flaw == Flaw::RefusesEmptyObjects && content.is_empty() {
+            return Err(Error::unknown("EOF"));
+        }
+        if self.flaw == Flaw::Truncates {
+            content.truncate(MIB);
+        }
+        if whole.is_ok() || self.flaw == Flaw::KeepsBrokenUploads {
+            let mut objects = self.objects.lock().unwrap();
+            let object = objects.entry(key.to_owned()).or_default();
+            if self.flaw != Flaw::AppendsInsteadOfReplacing {
+                object.clear();
+            }
+            object.extend(content);
+        }
+        whole
+    }
+
+    async fn object_exists(&self, _: &str, key: &str) -> Result<bool> {
+        let exists = self.objects.lock().unwrap().contains_key(key);
+        Ok(exists || self.flaw == Flaw::SaysThatAllExist)
+    }
+
+    async fn get_object(&self, _: &str, key: &str) -> Result<ByteStream> {
+        match self.objects.lock().unwrap().get(key) {
+            Some(content) => Ok(Box::pin(stream::iter([Ok(Bytes::from(content.clone()))]))),
+            None if self.flaw == Flaw::TellsAMissingObjectInTheStream => {
+                Ok(Box::pin(stream::iter([Err(io::Error::other(not_found()))])))
+            }
+            None => Err(not_found()),
+        }
+    }
+
+    async fn list_common_prefixes(
+        &self,
+        bucket: &str,
+        prefix: &str,
+        delimiter: &str,
+    ) -> Result<Vec<String>> {
+        let keys = self.list_objects(bucket, prefix).await?;
+        let up_to = |key: &String| {
+            let (first, _) = key.strip_prefix(prefix)?.split_once(delimiter)?;
+            Some(format!("{prefix}{first}{delimiter}"))
+        };
+        let mut prefixes: Vec<String> = keys.iter().filter_map(up_to).collect();
+        if self.flaw != Flaw::ListsPrefixesTwice {
+            prefixes.dedup();
+        }
+        Ok(prefixes)
+    }
+
+    async fn list_objects(&self, _: &str, prefix: &str) -> Result<Vec<String>> {
+        let below = |key: &&String| key.starts_with(prefix) || self.flaw == Flaw::IgnoresThePrefix;
+        Ok(self.objects.lock().unwrap().keys().filter(below).cloned().collect())
+    }
+
+    async fn delete_object(&self, _: &str, key: &str) -> Result<()> {
+        if self.flaw == Flaw::DeletesNothing {
+            return Ok(());
+        }
+        self.objects.lock().unwrap().remove(key).map(drop).ok_or_else(not_found)
+    }
+
+    async fn create_signed_url(&self, _: &str, key: &str, _: Duration) -> Result<String> {
+        Ok(if self.flaw == Flaw::GivesNoUrl { String::new() } else { format!("mem://{key}") })
+    }
+}
+
+#[tokio::test]
+async fn each_flaw_of_a_store_is_found_by_its_rule() {
+    let clean_up = "deletes all that the check put";
+    let expected: [(Flaw, &[&str]); 12] = [
+        (Flaw::None, &[]),
+        (Flaw::RefusesConfig, &["takes its configuration"]),
+        (Flaw::RefusesEmptyObjects, &["returns an empty object"]),
+        (Flaw::Truncates, &["returns 8 MiB, put in pieces, as they were put"]),
+        (Flaw::AppendsInsteadOfReplacing, &["replaces an object that is put again"]),
+        (Flaw::KeepsBrokenUploads, &["keeps nothing of an upload that broke"]),
+        (
+            Flaw::SaysThatAllExist,
+            &[
+                "tells that an object exists, or not",
+                "keeps nothing of an upload that broke",
+                "deletes an object",
+            ],
+        ),
+        (Flaw::TellsAMissingObjectInTheStream, &["makes a missing object an error of the call"]),
+        (Flaw::IgnoresThePrefix, &["lists the objects below a prefix", clean_up]),
+        (Flaw::ListsPrefixesTwice, &["lists common prefixes, each once"]),
+        (Flaw::GivesNoUrl, &["gives a signed URL"]),
+        (Flaw::DeletesNothing, &["deletes an object", clean_up]),
+    ];
+    for (flaw, rules) in expected {
+        // Something of others, which is never touched.
+        let others = BTreeMap::from([("others/key".to_owned(), b"precious".to_vec())]);
+        let fake = Arc::new(Fake { flaw, objects: Mutex::new(others.clone()) });
+        let plugin = plugin(Kind::ObjectStore);
+        let trial =
+            Trial::new(plugin, fake.clone(), Arc::new(NoProcess), input(), Config::default());
+        let found = findings(async |judge: &mut Judge<'_>| trial.examine(judge).await).await;
+        assert_eq!(broken(&found), rules, "{flaw:?}");
+        match flaw {
+            Flaw::RefusesConfig => assert_eq!(kept(&found), [] as [&str; 0]),
+            Flaw::DeletesNothing => assert!(fake.objects.lock().unwrap().len() > 1),
+            _ => assert_eq!(*fake.objects.lock().unwrap(), others, "{flaw:?}"),
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! The rules for the operations of item actions: known at once and after a restart, cancelled
+//! without complaint, ended once and for all.
+
+use std::time::Duration;
+
+use bowline_plugin::{Class, Error, OperationId, Progress, State};
+use tokio::time::Instant;
+
+use super::item_action::Trial;
+use super::rule::{HOLDS, Outcome, Unmet};
+
+/// The pause between two questions for the progress of an operation.
+pub(super) const POLL: Duration = Duration::from_millis(100);
+
+impl Trial {
+    pub(super) async fn knows_its_operation(&mut self) -> Outcome {
+        let operation = self.operation()?;
+        self.progress(&operation).await?;
+        HOLDS
+    }
+
+    pub(super) async fn knows_its_operation_after_a_restart(&mut self) -> Outcome {
+        let operation = self.operation()?;
+        self.process.restart().await;
+        self.progress(&operation).await?;
+        HOLDS
+    }
+
+    pub(super) async fn accepts_cancel(&mut self) -> Outcome {
+        let operation = self.operation()?;
+        self.cancel(&operation).await?;
+        self.is_cancelled = true;
+        self.cancel(&operation).await?;
+        HOLDS
+    }
+
+    pub(super) async fn ends_what_was_cancelled(&mut self) -> Outcome {
+        let operation = self.operation()?;
+        if !self.is_cancelled {
+            return Err(Unmet::skipped("it was not cancelled"));
+        }
+        let limit = self.input.timeout;
+        let deadline = Instant::now() + limit;
+        while Instant::now() < deadline {
+            let state = self.progress(&operation).await?.state;
+            if state != State::Running {
+                self.running.retain(|running| *running != operation);
+                self.ended = Some(state);
+                return HOLDS;
+            }
+            tokio::time::sleep(POLL).await;
+        }
+        let late = format!("it still runs {} s after its cancellation", limit.as_secs_f32());
+        Err(Unmet::Broken(late))
+    }
+
+    pub(super) async fn keeps_the_outcome(&mut self) -> Outcome {
+        let operation = self.operation()?;
+        let Some(ended) = &self.ended else {
+            return Err(Unmet::skipped("it has not ended"));
+        };
+        for _ in 0..2 {
+            let state = self.progress(&operation).await?.state;
+            if state != *ended {
+                let both = format!("first {}, then {}", told(ended), told(&state));
+                return Err(Unmet::Broken(both));
+            }
+        }
+        HOLDS
+    }
+
+    pub(super) async fn refuses_unknown_operation(&mut self) -> Outcome {
+        let unknown = self.unknown_operation()?;
+        is_permanent(self.progress(&unknown).await)
+    }
+
+    pub(super) async fn accepts_cancel_of_unknown_operation(&mut self) -> Outcome {
+        let unknown = self.unknown_operation()?;
+        self.cancel(&unknown).await?;
+        HOLDS
+    }
+
+    /// Cancels what still runs. It is not a rule of the plugin's that this be quick, so the end is
+    /// not waited for.
+    pub(super) async fn cancel_all(&mut self) -> Outcome {
+        let mut failure = None;
+        for operation in std::mem::take(&mut self.running) {
+            if let Err(error) = self.cancel(&operation).await {
+                let text = format!("operation {operation} may run on: {error}");
+                failure.get_or_insert(text);
+            }
+        }
+        failure.map_or(HOLDS, |reason| Err(Unmet::Broken(reason)))
+    }
+
+    /// The operation that it started for the item.
+    fn operation(&self) -> Result<OperationId, Unmet> {
+        let operation = self.answered()?.operation.clone();
+        operation.ok_or_else(|| {
+            Unmet::skipped("the item started no operation; give one that does with --item")
+        })
+    }
+
+    fn unknown_operation(&self) -> Result<OperationId, Unmet> {
+        OperationId::new(format!("bowline-check-{}-unknown", self.input.id))
+            .ok_or_else(|| Unmet::skipped("there is no such id"))
+    }
+}
+
+/// Holds if the progress of something unknown is an error that will not pass.
+pub(super) fn is_permanent(progress: Result<Progress, Error>) -> Outcome {
+    match progress {
+        Err(error) if error.class() == Class::Permanent => HOLDS,
+        Err(error) => Err(Unmet::Broken(format!(
+            "the error is of class {:?}, so it would be asked again: {error}",
+            error.class()
+        ))),
+        Ok(progress) => {
+            Err(Unmet::Broken(format!("it told a progress: {}", told(&progress.state))))
+        }
+    }
+}
+
+/// A state in words.
+pub(super) fn told(state: &State) -> String {
+    match state {
+        State::Running => "running".to_owned(),
+        State::Succeeded => "succeeded".to_owned(),
+        State::Failed(reason) => format!("failed: {reason}"),
+    }
+}

@@ -1,0 +1,199 @@
+use std::sync::Mutex;
+
+use async_trait::async_trait;
+use bowline_plugin::{Code, Config, Progress, Result};
+
+use super::*;
+use crate::check::sabotage::{NoProcess, broken, findings, input, kept, plugin};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Flaw {
+    None,
+    RefusesConfig,
+    ClaimsAllVolumes,
+    IgnoresTheRequest,
+    NeverCompletes,
+    HasNoProgress,
+    HasNoUpload,
+    UploadsOnce,
+    SetsAnotherVolume,
+    DeletesOnce,
+    NeverDeletes,
+    HangsInCreate,
+    KnowsEverySnapshot,
+    RefusesCancelOfUnknown,
+}
+
+#[derive(Default)]
+struct State {
+    snapshots: Vec<String>,
+    uploaded: usize,
+}
+
+/// A snapshotter in memory.
+struct Fake {
+    flaw: Flaw,
+    state: Mutex<State>,
+}
+
+fn handle_of(volume: &Item) -> Option<VolumeId> {
+    let object: serde_json::Value = volume.parse().unwrap();
+    VolumeId::new(object["spec"]["csi"]["volumeHandle"].as_str()?)
+}
+
+#[async_trait]
+impl VolumeSnapshotter for Fake {
+    async fn init(&self, _: &Config) -> Result<()> {
+        if self.flaw == Flaw::RefusesConfig { Err(Error::unknown("no")) } else { Ok(()) }
+    }
+
+    async fn get_volume_id(&self, volume: &Item) -> Result<Option<VolumeId>> {
+        let is_own = String::from_utf8_lossy(volume.json()).contains("mine.example.com");
+        Ok(handle_of(volume).filter(|_| is_own || self.flaw == Flaw::ClaimsAllVolumes))
+    }
+
+    async fn set_volume_id(&self, volume: &Item, id: &VolumeId) -> Result<Item> {
+        let mut object: serde_json::Value = volume.parse().unwrap();
+        let id = if self.flaw == Flaw::SetsAnotherVolume { "other" } else { id.as_str() };
+        object["spec"]["csi"]["volumeHandle"] = id.into();
+        Ok(Item::from_object(&object).unwrap())
+    }
+
+    async fn get_volume_info(&self, _: &VolumeId, _: &str) -> Result<VolumeInfo> {
+        Ok(VolumeInfo::default())
+    }
+
+    async fn create_snapshot(
+        &self,
+        volume: &VolumeId,
+        _: &str,
+        tags: &BTreeMap<String, String>,
+    ) -> Result<SnapshotId> {
+        if self.flaw == Flaw::HangsInCreate {
+            std::future::pending::<()>().await;
+        }
+        let mut state = self.state.lock().unwrap();
+        let number = state.snapshots.len();
+        let more = if self.flaw == Flaw::IgnoresTheRequest { number } else { 0 };
+        let id = format!("{volume}-{}-{more}", tags["bowline.io/request-id"]);
+        if !state.snapshots.contains(&id) {
+            state.snapshots.push(id.clone());
+        }
+        Ok(SnapshotId::new(id).unwrap())
+    }
+
+    async fn create_volume_from_snapshot(
+        &self,
+        _: &SnapshotId,
+        _: &VolumeInfo,
+        _: &str,
+    ) -> Result<VolumeId> {
+        Ok(VolumeId::new("made").unwrap())
+    }
+
+    async fn delete_snapshot(&self, snapshot: &SnapshotId) -> Result<()> {
+        let mut state = self.state.lock().unwrap();
+        let before = state.snapshots.len();
+        if self.flaw == Flaw::NeverDeletes {
+            return Err(Error::new(Code::PermissionDenied, "no"));
+        }
+        state.snapshots.retain(|id| id != snapshot.as_str());
+        if self.flaw == Flaw::DeletesOnce && state.snapshots.len() == before {
+            return Err(Error::new(Code::NotFound, "gone"));
+        }
+        Ok(())
+    }
+
+    async fn progress(&self, snapshot: &SnapshotId) -> Result<Progress> {
+        let is_known =
+            self.state.lock().unwrap().snapshots.iter().any(|id| id == snapshot.as_str());
+        match self.flaw {
+            Flaw::HasNoProgress => return Err(Error::unimplemented("Progress")),
+            _ if !is_known && self.flaw != Flaw::KnowsEverySnapshot => {
+                return Err(Error::invalid_operation(snapshot));
+            }
+            _ => {}
+        }
+        let runs = self.flaw == Flaw::NeverCompletes;
+        let state = if runs { super::State::Running } else { super::State::Succeeded };
+        Ok(Progress { state, ..Progress::default() })
+    }
+
+    async fn cancel(&self, _: &SnapshotId) -> Result<()> {
+        if self.flaw == Flaw::RefusesCancelOfUnknown {
+            return Err(Error::unknown("what?"));
+        }
+        Ok(())
+    }
+
+    async fn upload_snapshot(&self, _: &SnapshotId) -> Result<()> {
+        let mut state = self.state.lock().unwrap();
+        state.uploaded += 1;
+        match self.flaw {
+            Flaw::HasNoUpload => Err(Error::unimplemented("UploadSnapshot")),
+            Flaw::UploadsOnce if state.uploaded > 1 => Err(Error::unknown("it is there")),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[tokio::test]
+async fn each_flaw_of_a_snapshotter_is_found_by_its_rule() {
+    let clean_up = "deletes all snapshots of the check";
+    let expected: [(Flaw, &[&str]); 14] = [
+        (Flaw::None, &[]),
+        (Flaw::RefusesConfig, &["takes its configuration"]),
+        (
+            Flaw::ClaimsAllVolumes,
+            &["knows no volume behind the PersistentVolume of another driver"],
+        ),
+        (Flaw::IgnoresTheRequest, &["returns the same snapshot for the same request"]),
+        (Flaw::NeverCompletes, &["tells the progress of a snapshot until it is complete"]),
+        (Flaw::HasNoProgress, &[]),
+        (Flaw::HasNoUpload, &[]),
+        (Flaw::UploadsOnce, &["uploads a snapshot, and again after a restart of its process"]),
+        (Flaw::SetsAnotherVolume, &["finds the volume that it put behind a PersistentVolume"]),
+        (Flaw::DeletesOnce, &["deletes a snapshot, twice"]),
+        (Flaw::NeverDeletes, &["deletes a snapshot, twice", clean_up]),
+        (Flaw::HangsInCreate, &["takes a snapshot", clean_up]),
+        (
+            Flaw::KnowsEverySnapshot,
+            &["tells a permanent error as the progress of an unknown snapshot"],
+        ),
+        (Flaw::RefusesCancelOfUnknown, &["accepts the cancellation of an unknown snapshot"]),
+    ];
+    for (flaw, rules) in expected {
+        let fake = Arc::new(Fake { flaw, state: Mutex::default() });
+        let mut input = Input::clone(&input());
+        let own = String::from_utf8_lossy(sample::persistent_volume().unwrap().json())
+            .replace("unknown.example.com", "mine.example.com");
+        input.persistent_volume = Some(Item::from_json(own).unwrap());
+        let plugin = plugin(Kind::VolumeSnapshotterV2);
+        let trial = Trial::new(plugin, fake.clone(), Arc::new(NoProcess), Arc::new(input));
+        let found = findings(async |judge: &mut Judge<'_>| trial.examine(judge).await).await;
+        assert_eq!(broken(&found), rules, "{flaw:?}");
+        let left = fake.state.lock().unwrap().snapshots.len();
+        assert_eq!(left, usize::from(flaw == Flaw::NeverDeletes), "{flaw:?}");
+        if flaw == Flaw::RefusesConfig {
+            assert_eq!(kept(&found), [] as [&str; 0]);
+        }
+    }
+}
+
+#[tokio::test]
+async fn without_a_volume_no_snapshot_is_made() {
+    let fake = Arc::new(Fake { flaw: Flaw::None, state: Mutex::default() });
+    let input = Arc::new(Input { volume: None, ..Input::clone(&input()) });
+    let trial =
+        Trial::new(plugin(Kind::VolumeSnapshotter), fake.clone(), Arc::new(NoProcess), input);
+    let found = findings(async |judge: &mut Judge<'_>| trial.examine(judge).await).await;
+    assert_eq!(
+        kept(&found),
+        [
+            "takes its configuration",
+            "knows no volume behind the PersistentVolume of another driver"
+        ]
+    );
+    assert_eq!(broken(&found), [] as [&str; 0]);
+    assert_eq!(fake.state.lock().unwrap().snapshots, [] as [&str; 0]);
+}

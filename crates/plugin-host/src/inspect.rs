@@ -1,0 +1,117 @@
+//! What one binary has.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use bowline_plugin::{Error, Kind, ResourceSelector};
+
+use crate::host::list;
+use crate::registry::{Plugin, Problem, Registry};
+use crate::slot::{Purpose, Slot};
+use crate::{Options, warm_up};
+
+/// What a binary has, and what is wrong with it.
+#[derive(Clone, Debug)]
+pub struct Inspection {
+    /// The plugins that can be used, in the order in which they are listed.
+    pub plugins: Vec<Inspected>,
+    /// What is wrong with the others.
+    pub problems: Vec<Problem>,
+}
+
+/// A plugin and what it applies to.
+#[derive(Clone, Debug)]
+pub struct Inspected {
+    /// The plugin.
+    pub plugin: Plugin,
+    /// What it applies to.
+    pub applies_to: AppliesTo,
+}
+
+/// What a plugin applies to.
+#[derive(Clone, Debug)]
+pub enum AppliesTo {
+    /// It is a store or a snapshotter, and asked by name.
+    Nothing,
+    /// The items that an action wants to see.
+    Items(ResourceSelector),
+    /// An action does not say.
+    Unknown(Error),
+}
+
+/// Starts a binary, and asks what it has and what that applies to. It is a [`Problem`] if it cannot
+/// be started, or does not list its plugins.
+pub async fn inspect(command: &Path, options: &Options) -> Result<Inspection, Problem> {
+    let registry = registry(command, options).await?;
+    // They are asked one by one, so there is nothing to warm up.
+    let purpose = Purpose::ItemActions(Vec::new());
+    let slot = Arc::new(Slot::new(command, Arc::new(options.clone()), purpose));
+    let mut plugins = Vec::new();
+    for plugin in registry.plugins() {
+        let applies_to = if plugin.kind.needs_init() {
+            AppliesTo::Nothing
+        } else {
+            match applies_to(&slot, plugin).await {
+                Ok(selector) => AppliesTo::Items(selector),
+                Err(error) => AppliesTo::Unknown(error),
+            }
+        };
+        plugins.push(Inspected { plugin: plugin.clone(), applies_to });
+    }
+    slot.close().await;
+    Ok(Inspection { plugins, problems: registry.problems().to_owned() })
+}
+
+/// The trait that a kind serves, and in which version: `VolumeSnapshotter`, `v2`.
+pub fn trait_and_version(kind: Kind) -> (&'static str, &'static str) {
+    match kind.as_str().strip_suffix("V2") {
+        Some(of_trait) => (of_trait, "v2"),
+        None => (kind.as_str(), "v1"),
+    }
+}
+
+/// What a binary lists.
+pub(crate) async fn registry(command: &Path, options: &Options) -> Result<Registry, Problem> {
+    let listing = list(command, options)
+        .await
+        .map_err(|reason| Problem { command: command.to_owned(), reason })?;
+    let mut registry = Registry::default();
+    registry.add(command, &listing);
+    Ok(registry)
+}
+
+/// What an action of any kind applies to.
+pub(crate) async fn applies_to(
+    slot: &Arc<Slot>,
+    plugin: &Plugin,
+) -> Result<ResourceSelector, Error> {
+    let ask = |connection| warm_up::applies_to(connection, plugin);
+    slot.call("AppliesTo", slot.options().limits.metadata, ask).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_is_a_trait_in_a_version() {
+        let shown = Kind::ALL.map(|kind| {
+            let (of_trait, version) = trait_and_version(kind);
+            format!("{of_trait} {version}")
+        });
+        assert_eq!(
+            shown,
+            [
+                "BackupItemAction v1",
+                "BackupItemAction v2",
+                "VolumeSnapshotter v1",
+                "VolumeSnapshotter v2",
+                "ObjectStore v1",
+                "RestoreItemAction v1",
+                "RestoreItemAction v2",
+                "DeleteItemAction v1",
+                "ItemBlockAction v1",
+            ]
+        );
+    }
+}
