@@ -241,8 +241,8 @@ fn assert_refused<T: std::fmt::Debug>(result: Result<T>, reason: &str) {
 async fn an_item_that_is_none_is_refused_from_every_kind_that_returns_one() {
     for (item, reason) in [
         ("", "the item is empty"),
-        ("<html>", "the item is no valid JSON"),
-        ("[1]", "the item is no valid JSON"),
+        ("<html>", "the item is no JSON object"),
+        ("[1]", "the item is no JSON object"),
         (r#"{"apiVersion":"v1"}"#, "the item has no `kind`"),
     ] {
         let (connection, _folder) = connect(Raw { item, ..Raw::default() }).await;

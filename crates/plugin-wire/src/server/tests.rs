@@ -119,7 +119,7 @@ async fn a_request_that_breaks_the_rules_is_refused_before_the_implementation_se
     for (item, backup, text) in [
         ("", "{}", "the item is empty"),
         ("{}", "{}", "the item has no `kind`"),
-        ("nonsense", "{}", "the item is no valid JSON"),
+        ("nonsense", "{}", "the item is no JSON object"),
         (r#"{"kind":"Pod"}"#, "nonsense", "the backup or restore is no valid JSON"),
     ] {
         let (plugin, item, backup) = (PLUGIN.into(), item.into(), backup.into());
