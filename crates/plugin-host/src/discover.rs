@@ -4,44 +4,52 @@ use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-/// How deep folders may be nested; a link that leads upwards is not followed for ever.
+/// How deep folders may be nested.
 const DEPTH_LIMIT: usize = 16;
 
 /// What a walk through the plugin folder found.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub(crate) struct Found {
     /// The executables, in the order in which their plugins run.
     pub(crate) executables: Vec<PathBuf>,
-    /// Files that are not executable.
+    /// Files that are not executable, and what is neither file nor folder.
     pub(crate) ignored: Vec<PathBuf>,
+    /// Folders that could not be looked into, and why.
+    pub(crate) unreadable: Vec<(PathBuf, io::Error)>,
 }
 
-/// Walks through `folder` and the folders in it, in the order of names. A folder that is not there
-/// holds no plugins, as in Velero.
-pub(crate) fn walk(folder: &Path) -> io::Result<Found> {
+/// Walks through `folder` and the folders in it, in the order of names. Links to files count as the
+/// files; links to folders are not followed, as in Velero. A folder that is not there holds no
+/// plugins.
+pub(crate) fn walk(folder: &Path) -> Found {
     let mut found = Found::default();
-    match visit(folder, DEPTH_LIMIT, &mut found) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Found::default()),
-        outcome => outcome.map(|()| found),
+    if folder.exists() {
+        visit(folder, DEPTH_LIMIT, &mut found);
     }
+    found
 }
 
-fn visit(folder: &Path, depth: usize, found: &mut Found) -> io::Result<()> {
-    let mut entries: Vec<PathBuf> = std::fs::read_dir(folder)?
-        .map(|entry| entry.map(|entry| entry.path()))
-        .collect::<io::Result<_>>()?;
-    entries.sort();
-    for path in entries {
-        // A link counts as what it leads to; one that leads nowhere is no plugin.
+fn visit(folder: &Path, depth: usize, found: &mut Found) {
+    let entries = std::fs::read_dir(folder)
+        .and_then(|entries| entries.collect::<io::Result<Vec<std::fs::DirEntry>>>());
+    let mut entries = match entries {
+        Ok(entries) => entries,
+        Err(error) => return found.unreadable.push((folder.to_owned(), error)),
+    };
+    entries.sort_by_key(std::fs::DirEntry::file_name);
+    for entry in entries {
+        let path = entry.path();
+        if depth > 0 && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            visit(&path, depth - 1, found);
+            continue;
+        }
         match std::fs::metadata(&path) {
-            Ok(target) if target.is_dir() && depth > 0 => visit(&path, depth - 1, found)?,
-            Ok(target) if target.is_file() && is_executable(&path, target.permissions().mode()) => {
+            Ok(file) if file.is_file() && is_executable(&path, file.permissions().mode()) => {
                 found.executables.push(path);
             }
             _ => found.ignored.push(path),
         }
     }
-    Ok(())
 }
 
 fn is_executable(path: &Path, mode: u32) -> bool {
@@ -70,17 +78,31 @@ mod tests {
         symlink(root.join("nowhere"), root.join("broken")).unwrap();
         symlink(root, root.join("m/up")).unwrap();
 
-        let found = walk(root).unwrap();
+        let found = walk(root);
         let names = |paths: &[PathBuf]| -> Vec<String> {
             let relative = |path: &PathBuf| path.strip_prefix(root).unwrap().display().to_string();
-            paths.iter().map(relative).filter(|path| !path.contains("up/")).collect()
+            paths.iter().map(relative).collect()
         };
         assert_eq!(names(&found.executables), ["a", "link", "m/inner", "w.exe", "z"]);
-        assert_eq!(names(&found.ignored), ["broken", "notes.txt"]);
+        assert_eq!(names(&found.ignored), ["broken", "m/up", "notes.txt"]);
+        assert!(found.unreadable.is_empty());
     }
 
     #[test]
     fn a_folder_that_is_not_there_holds_no_plugins() {
-        assert_eq!(walk(Path::new("/no/such/folder")).unwrap(), Found::default());
+        let found = walk(Path::new("/no/such/folder"));
+        assert!(found.executables.is_empty() && found.unreadable.is_empty());
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_told_and_the_rest_is_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        write(root.join("a"), "").unwrap();
+        set_permissions(root.join("a"), Permissions::from_mode(0o755)).unwrap();
+        // A file where a folder is expected: also for root, who may read everything.
+        let found = walk(&root.join("a"));
+        assert_eq!(found.unreadable.len(), 1);
+        assert_eq!(walk(root).executables.len(), 1);
     }
 }

@@ -13,7 +13,7 @@ use bowline_plugin::{Code, Config, Error, Kind, Name};
 
 use crate::Limits;
 use crate::registry::Plugin;
-use crate::slot::Slot;
+use crate::slot::{Call, Slot};
 
 /// A plugin in a process that is started when it is called.
 #[derive(Clone, Debug)]
@@ -30,6 +30,21 @@ impl Handle {
 
     fn limits(&self) -> &Limits {
         &self.slot.options().limits
+    }
+
+    /// A call that looks something up or notes something.
+    fn question(&self, method: &'static str) -> Call {
+        Call { method, limit: self.limits().metadata, is_work: false }
+    }
+
+    /// A call that does something with an item.
+    fn work(&self, method: &'static str) -> Call {
+        Call { method, limit: self.limits().execute, is_work: true }
+    }
+
+    /// A call that may move the data of a volume.
+    fn volume_work(&self, method: &'static str) -> Call {
+        Call { method, limit: self.limits().volume, is_work: true }
     }
 
     /// A handle is for one configuration: another one would be another process.

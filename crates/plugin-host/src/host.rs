@@ -131,7 +131,7 @@ impl Inner {
     /// credentials.
     fn forget_unused(&self) {
         let mut configured = self.configured.lock().unwrap_or_else(PoisonError::into_inner);
-        configured.retain(|_, slot| Arc::strong_count(slot) > 1 || slot.may_run());
+        configured.retain(|_, slot| Arc::strong_count(slot) > 1 || slot.is_alive());
     }
 
     fn take_configured(&self) -> Vec<Arc<Slot>> {
@@ -241,14 +241,10 @@ async fn fingerprint(config: &Config) -> Result<[u8; 32], Error> {
 
 async fn discover_registry(options: &Options) -> Registry {
     let mut registry = Registry::default();
-    let found = match discover::walk(&options.plugin_dir) {
-        Ok(found) => found,
-        Err(error) => {
-            registry
-                .report(&options.plugin_dir, format!("the plugin folder cannot be read: {error}"));
-            return registry;
-        }
-    };
+    let found = discover::walk(&options.plugin_dir);
+    for (path, error) in &found.unreadable {
+        registry.report(path, format!("the folder cannot be read: {error}"));
+    }
     for path in &found.ignored {
         tracing::warn!(path = %path.display(), "not executable, so no plugin");
     }

@@ -7,7 +7,7 @@ use bowline_plugin::{Error, Kind, ResourceSelector};
 
 use crate::host::list;
 use crate::registry::{Plugin, Problem, Registry};
-use crate::slot::{Purpose, Slot};
+use crate::slot::{Call, Purpose, Slot};
 use crate::{Options, warm_up};
 
 /// What a binary has, and what is wrong with it.
@@ -86,7 +86,8 @@ pub(crate) async fn applies_to(
     plugin: &Plugin,
 ) -> Result<ResourceSelector, Error> {
     let ask = |connection| warm_up::applies_to(connection, plugin);
-    slot.call("AppliesTo", slot.options().limits.metadata, ask).await
+    let limit = slot.options().limits.metadata;
+    slot.call(Call { method: "AppliesTo", limit, is_work: false }, ask).await
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@
 //! - Its socket is removed when it has ended; a killed Go plugin leaves it behind.
 
 use std::collections::VecDeque;
+use std::io::ErrorKind;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -69,6 +70,20 @@ pub(crate) enum StartError {
     Connect(#[source] bowline_plugin::Error),
 }
 
+impl StartError {
+    /// Whether it will be the same at the next try.
+    pub(crate) fn is_permanent(&self) -> bool {
+        match self {
+            Self::Handshake(_) => true,
+            Self::Spawn(error) => {
+                matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied)
+                    || error.raw_os_error() == Some(nix::libc::ENOEXEC)
+            }
+            Self::Ended { .. } | Self::Silent { .. } | Self::Connect(_) => false,
+        }
+    }
+}
+
 fn said(words: &str) -> String {
     if words.is_empty() { String::new() } else { format!(": {words}") }
 }
@@ -98,21 +113,36 @@ pub(crate) struct Process {
 impl Process {
     /// Starts `command` and connects to it.
     pub(crate) async fn start(command: &Path, options: &Options) -> Result<Self, StartError> {
-        let mut child = spawn::spawn(prepare(command, options)).await.map_err(StartError::Spawn)?;
-        let name = name_of(command);
+        let limit = options.limits.start;
         let words = LastWords::default();
+        let started = Self::start_unlimited(command, options, words.clone());
+        match tokio::time::timeout(limit, started).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(StartError::Silent { waited: limit, words: words.quote() }),
+        }
+    }
+
+    async fn start_unlimited(
+        command: &Path,
+        options: &Options,
+        words: LastWords,
+    ) -> Result<Self, StartError> {
+        let mut child = spawn::spawn(prepare(command, options)).await.map_err(StartError::Spawn)?;
+        // From here on whatever happens ends all of it.
+        let group = child.id().map(GroupKilledWhenDropped);
         let mut drains = JoinSet::new();
         if let Some(stderr) = child.stderr.take() {
-            drains.spawn(log_lines(stderr, name, words.clone()).in_current_span());
+            let lines = log_lines(stderr, name_of(command), words.clone());
+            drains.spawn(lines.in_current_span());
         }
-        let socket = shake_hands(&mut child, options.limits.start, &words, &mut drains).await?;
-        let connection = Connection::unix(&socket).await.map_err(StartError::Connect)?;
+        let socket = shake_hands(&mut child, &words, &mut drains).await?;
+        let connection = Connection::unix(&socket.0).await.map_err(StartError::Connect)?;
         // Go answers this call only with the first data, so it is never waited for.
         let stdio = client::stdio(&connection);
         drains.spawn(stdio.for_each(|_| std::future::ready(())));
         let (note_end, end) = watch::channel(End::NotYet);
         let kill = Arc::new(Notify::new());
-        let kept = keep(child, Arc::clone(&kill), note_end, drains, socket);
+        let kept = keep(child, Arc::clone(&kill), note_end, drains, (socket, group));
         let keeper = tokio::spawn(kept).abort_handle();
         Ok(Self {
             command: command.to_owned(),
@@ -202,30 +232,23 @@ fn prepare(command: &Path, options: &Options) -> Command {
 /// Waits for the handshake; what follows it on standard output is drained.
 async fn shake_hands(
     child: &mut Child,
-    limit: Duration,
     words: &LastWords,
     drains: &mut JoinSet<()>,
-) -> Result<PathBuf, StartError> {
+) -> Result<RemovedWhenDropped, StartError> {
     let Some(stdout) = child.stdout.take() else {
         return Err(StartError::Spawn(std::io::Error::other("it has no standard output")));
     };
     let mut stdout = BufReader::new(stdout);
-    let read = tokio::time::timeout(limit, first_line(&mut stdout)).await;
-    let line = match read {
-        Ok(line) => line.map_err(StartError::Spawn)?,
-        Err(_) => return Err(StartError::Silent { waited: limit, words: words.quote() }),
-    };
+    let line = first_line(&mut stdout).await.map_err(StartError::Spawn)?;
     if line.is_empty() {
         // It closed its output, and so is about to end, or stays without ever having spoken.
-        let Ok(Ok(status)) = tokio::time::timeout(limit, child.wait()).await else {
-            return Err(StartError::Silent { waited: limit, words: words.quote() });
-        };
+        let status = child.wait().await.map_err(StartError::Spawn)?;
         finish(drains).await;
         return Err(StartError::Ended { status: status.to_string(), words: words.quote() });
     }
     let address = handshake::parse(&line).map_err(StartError::Handshake)?;
     drains.spawn(drain(stdout));
-    Ok(address.path().to_owned())
+    Ok(RemovedWhenDropped(address.path().to_owned()))
 }
 
 /// The first line, or as much of it as a handshake can have.
@@ -265,10 +288,8 @@ async fn keep(
     kill: Arc<Notify>,
     note_end: watch::Sender<End>,
     mut drains: JoinSet<()>,
-    socket: PathBuf,
+    _left: (RemovedWhenDropped, Option<GroupKilledWhenDropped>),
 ) {
-    let _socket = RemovedWhenDropped(socket);
-    let _group = child.id().map(GroupKilledWhenDropped);
     let status = tokio::select! {
         status = child.wait() => status,
         () = kill.notified() => {
@@ -288,8 +309,9 @@ async fn finish(drains: &mut JoinSet<()>) {
     let _ = tokio::time::timeout(DRAIN_LIMIT, rest).await;
 }
 
-/// The processes that a plugin started and left behind. The group exists as long as one of them
-/// does, so its number is not another's by then.
+/// The processes that a plugin started and left behind. They are killed at once after its own end,
+/// before its number can be given to another.
+#[derive(Debug)]
 struct GroupKilledWhenDropped(u32);
 
 impl Drop for GroupKilledWhenDropped {
@@ -299,6 +321,7 @@ impl Drop for GroupKilledWhenDropped {
 }
 
 /// The socket of a plugin, which a killed one leaves behind.
+#[derive(Debug)]
 struct RemovedWhenDropped(PathBuf);
 
 impl Drop for RemovedWhenDropped {

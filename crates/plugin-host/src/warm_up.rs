@@ -3,39 +3,57 @@
 use std::time::Duration;
 
 use bowline_plugin::{
-    BackupItemAction as _, Code, Config, DeleteItemAction as _, Error, ItemBlockAction as _, Kind,
+    BackupItemAction as _, Config, DeleteItemAction as _, Error, ItemBlockAction as _, Kind,
     ObjectStore as _, ResourceSelector, RestoreItemAction as _, VolumeSnapshotter as _,
 };
 use bowline_plugin_wire::{Connection, client};
 
+use crate::process::Process;
 use crate::registry::Plugin;
 use crate::slot::{Purpose, may_be_gone};
 
-/// Calls each plugin of the process once, one after the other. An error names the method.
+/// How long an error waits for the end of the process that would explain it.
+const END_GRACE: Duration = Duration::from_millis(500);
+
+/// The warm-up as a whole took too long.
+pub(crate) struct TooLong;
+
+/// Calls each plugin of the process once, one after the other, within `limit` in all. Returns the
+/// method, and how it went.
 ///
 /// An item action that answers with an error is not our concern here: its caller will hear it. But
 /// a process that dies, or does not answer, is.
 pub(crate) async fn run(
-    connection: &Connection,
+    process: &Process,
     purpose: &Purpose,
     limit: Duration,
-) -> Result<(), (&'static str, Error)> {
+) -> (&'static str, Result<Result<(), Error>, TooLong>) {
+    let connection = process.connection();
     match purpose {
         Purpose::ItemActions(plugins) => {
-            for plugin in plugins {
-                let asked = applies_to(connection.clone(), plugin);
-                match within(limit, "AppliesTo", asked).await {
-                    Err(error) if is_fatal(&error) => return Err(("AppliesTo", error)),
-                    _ => {}
+            let all = async {
+                for plugin in plugins {
+                    match applies_to(connection.clone(), plugin).await {
+                        Err(error) if may_be_gone(&error) && is_gone(process).await => {
+                            return Err(error);
+                        }
+                        _ => {}
+                    }
                 }
-            }
-            Ok(())
+                Ok(())
+            };
+            ("AppliesTo", tokio::time::timeout(limit, all).await.map_err(|_| TooLong))
         }
         Purpose::Configured { plugin, config } => {
             let init = init(connection.clone(), plugin, config);
-            within(limit, "Init", init).await.map_err(|error| ("Init", error))
+            ("Init", tokio::time::timeout(limit, init).await.map_err(|_| TooLong))
         }
     }
+}
+
+/// Whether the process has ended: a plugin may also say by itself that something is unavailable.
+async fn is_gone(process: &Process) -> bool {
+    process.ends_within(END_GRACE).await.is_some()
 }
 
 /// What an action applies to.
@@ -77,19 +95,4 @@ async fn init(connection: Connection, plugin: &Plugin, config: &Config) -> Resul
         }
         _ => client::VolumeSnapshotterV1::new(connection, name).init(config).await,
     }
-}
-
-fn is_fatal(error: &Error) -> bool {
-    may_be_gone(error) || error.code() == Code::DeadlineExceeded
-}
-
-async fn within<T>(
-    limit: Duration,
-    method: &str,
-    call: impl Future<Output = Result<T, Error>>,
-) -> Result<T, Error> {
-    tokio::time::timeout(limit, call).await.unwrap_or_else(|_| {
-        let text = format!("no answer to {method} within {} s", limit.as_secs_f32());
-        Err(Error::new(Code::DeadlineExceeded, text))
-    })
 }

@@ -34,8 +34,9 @@ pub use volume_snapshotter::{VolumeSnapshotterV1, VolumeSnapshotterV2};
 
 use crate::{convert, proto};
 
-/// The largest message in either direction, as in Velero. Objects come in pieces; items do not.
-const MESSAGE_MAX: usize = i32::MAX as usize;
+/// The largest message in either direction. Objects come in pieces; items do not, but the API server
+/// takes none that is a tenth as large.
+const MESSAGE_MAX: usize = 64 << 20;
 
 /// Declares the adapter of a service.
 macro_rules! adapter {

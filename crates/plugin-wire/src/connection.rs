@@ -16,8 +16,12 @@ use tower_service::Service;
 /// one of Go.
 const HEADER_LIST_MAX: u32 = 16 << 20;
 
-/// What a call on a lost connection says.
-const LOST: &str = "the connection to the plugin is lost";
+/// What a call on a connection that is lost already fails with: it has not been sent.
+#[derive(Debug, thiserror::Error)]
+#[error("the connection to the plugin at {} is lost", path.display())]
+pub(crate) struct Lost {
+    path: PathBuf,
+}
 
 /// A connection to one plugin process. Cheap to clone; all clones share it.
 ///
@@ -51,12 +55,6 @@ impl Connection {
         Ok(Self { channel })
     }
 
-    /// Whether a call failed because its connection was lost before it was made. Then it has not
-    /// reached the plugin, and can be made again on another connection, whatever it does.
-    pub fn was_lost_before(error: &Error) -> bool {
-        error.code() == Code::Unavailable && error.message().contains(LOST)
-    }
-
     /// For the stubs.
     pub(crate) fn channel(&self) -> Channel {
         self.channel.clone()
@@ -79,10 +77,7 @@ impl Service<Uri> for Once {
     }
 
     fn call(&mut self, _: Uri) -> Self::Future {
-        let lost = || {
-            let text = format!("{LOST}, which was at {}", self.path.display());
-            io::Error::new(io::ErrorKind::NotConnected, text)
-        };
+        let lost = || io::Error::new(io::ErrorKind::NotConnected, Lost { path: self.path.clone() });
         ready(self.stream.take().map(TokioIo::new).ok_or_else(lost))
     }
 }

@@ -8,8 +8,12 @@ use prost::Message;
 use prost_types::Any;
 use tonic::Status;
 
+use crate::connection::Lost;
 use crate::proto::generated::{Stack, StackFrame};
 use crate::proto::rpc;
+
+/// How much of a plugin's text is kept: stacks of usual length, and not a plugin's idea of a joke.
+const TEXT_MAX: usize = 64 << 10;
 
 /// The type of the one detail that plugins send.
 const STACK: &str = "type.googleapis.com/generated.Stack";
@@ -28,14 +32,28 @@ pub(crate) fn to_error(status: Status) -> Error {
     if source.is_some() && code == Code::Unknown {
         code = Code::Unavailable;
     }
+    let mut is_undelivered = false;
     while let Some(error) = source {
+        is_undelivered |= is_lost(error);
         let text = error.to_string();
         if !message.contains(&text) {
             let _ = write!(message, ": {text}");
         }
         source = error.source();
     }
-    Error::new(code, message).from_origin(details.details.iter().find_map(origin))
+    if message.len() > TEXT_MAX {
+        message.truncate(message.floor_char_boundary(TEXT_MAX));
+        message.push('…');
+    }
+    let error = Error::new(code, message).from_origin(details.details.iter().find_map(origin));
+    if is_undelivered { error.undelivered() } else { error }
+}
+
+/// Whether the connection was lost before the call was sent. An `io::Error` hides what it wraps from
+/// the chain of causes.
+fn is_lost(error: &(dyn std::error::Error + 'static)) -> bool {
+    let inner = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+    error.is::<Lost>() || inner.is_some_and(|inner| inner.is::<Lost>())
 }
 
 /// An error as it is sent.

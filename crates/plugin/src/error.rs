@@ -10,6 +10,7 @@ pub struct Error {
     code: Code,
     message: String,
     origin: Option<Origin>,
+    is_undelivered: bool,
 }
 
 /// The place in a plugin's source that an error came from.
@@ -65,7 +66,7 @@ const NOT_ASYNCHRONOUS: &str = "does not support asynchronous operations";
 impl Error {
     /// An error with a code.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), origin: None }
+        Self { code, message: message.into(), origin: None, is_undelivered: false }
     }
 
     /// An error of which nothing more is known.
@@ -96,6 +97,13 @@ impl Error {
         self
     }
 
+    /// The same error, of a call that certainly never reached the plugin.
+    #[must_use]
+    pub fn undelivered(mut self) -> Self {
+        self.is_undelivered = true;
+        self
+    }
+
     /// The same error, its text led in by what was being done.
     #[must_use]
     pub fn context(mut self, what: impl fmt::Display) -> Self {
@@ -116,6 +124,12 @@ impl Error {
     /// Where in the plugin's source it came from.
     pub fn origin(&self) -> Option<&Origin> {
         self.origin.as_ref()
+    }
+
+    /// Whether the call certainly never reached the plugin, so that it can be made again whatever it
+    /// does.
+    pub fn is_undelivered(&self) -> bool {
+        self.is_undelivered
     }
 
     /// Whether it makes sense to try again.

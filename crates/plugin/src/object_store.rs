@@ -43,6 +43,7 @@ pub trait ObjectStore: Send + Sync {
     /// Deletes an object.
     async fn delete_object(&self, bucket: &str, key: &str) -> Result<()>;
 
-    /// An address from which anybody can download an object for a while.
+    /// An address from which anybody can download an object for a while. A store that has none
+    /// answers `Unimplemented`; then logs and archives cannot be downloaded directly.
     async fn create_signed_url(&self, bucket: &str, key: &str, ttl: Duration) -> Result<String>;
 }

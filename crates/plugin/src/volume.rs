@@ -85,7 +85,8 @@ pub trait VolumeSnapshotter: Send + Sync {
         Ok(())
     }
 
-    /// Brings a snapshot to where it outlives the volume; returns when it is there. May be called
+    /// Brings a snapshot to where it outlives the volume; returns when it is there. Called when the
+    /// creation is complete, as `progress` tells it. May be called
     /// again for the same snapshot, after a restart. Unimplemented means that there is nothing to
     /// upload, or that it has been done within `create_snapshot`.
     async fn upload_snapshot(&self, snapshot: &SnapshotId) -> Result<()> {

@@ -2,16 +2,16 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bowline_plugin::{ByteStream, Config, Error, ObjectStore, Result};
+use bowline_plugin::{ByteStream, Code, Config, Error, ObjectStore, Result};
 use bowline_plugin_wire::{Connection, client};
 use futures::StreamExt as _;
 
 use super::Handle;
-use crate::slot::Session;
+use crate::slot::{Call, Session};
 
 /// For streams, which are watched while they last.
 const NO_LIMIT: Duration = Duration::MAX;
@@ -26,23 +26,27 @@ impl Handle {
 impl ObjectStore for Handle {
     async fn init(&self, config: &Config) -> Result<()> {
         self.require_config(config)?;
-        self.slot.enter().await.map(drop)
+        self.slot.enter(false).await.map(drop)
     }
 
     async fn put_object(&self, bucket: &str, key: &str, body: ByteStream) -> Result<()> {
-        let session = self.slot.enter().await?;
-        let pieces = Arc::new(AtomicU64::new(0));
-        let counter = Arc::clone(&pieces);
-        let body: ByteStream = Box::pin(body.inspect(move |_| {
-            counter.fetch_add(1, Ordering::Relaxed);
-        }));
-        let put = session.call("PutObject", NO_LIMIT, |connection| async move {
+        let call = Call { method: "PutObject", limit: NO_LIMIT, is_work: true };
+        let session = self.slot.enter(call.is_work).await?;
+        let source = Arc::new(Source::default());
+        let body = watch_source(body, Arc::clone(&source));
+        let put = session.call(call, |connection| async move {
             self.object_store(connection).put_object(bucket, key, body).await
         });
         let silence = self.limits().stream_silence;
         tokio::select! {
             outcome = put => outcome,
-            () = until_silent(&pieces, silence) => Err(session.no_answer("PutObject", silence)),
+            culprit = until_silent(&source, silence) => Err(match culprit {
+                Culprit::Plugin => session.no_answer(Call { limit: silence, ..call }),
+                Culprit::Source => {
+                    let text = format!("no byte of {key} to store for {} s", silence.as_secs_f32());
+                    Error::new(Code::DeadlineExceeded, text)
+                }
+            }),
         }
     }
 
@@ -50,15 +54,17 @@ impl ObjectStore for Handle {
         let call = |connection| async move {
             self.object_store(connection).object_exists(bucket, key).await
         };
-        self.slot.call("ObjectExists", self.limits().metadata, call).await
+        self.slot.call(self.question("ObjectExists"), call).await
     }
 
     async fn get_object(&self, bucket: &str, key: &str) -> Result<ByteStream> {
-        let session = self.slot.enter().await?;
+        let call = Call { is_work: true, ..self.question("GetObject") };
+        let mut session = self.slot.enter(call.is_work).await?;
         let get =
             |connection| async move { self.object_store(connection).get_object(bucket, key).await };
-        let stream = session.call("GetObject", self.limits().metadata, get).await?;
-        Ok(watched(stream, session, self.limits().stream_silence))
+        let stream = session.call(call, get).await?;
+        session.let_others_work();
+        Ok(watched(stream, session, Call { limit: self.limits().stream_silence, ..call }))
     }
 
     async fn list_common_prefixes(
@@ -70,60 +76,88 @@ impl ObjectStore for Handle {
         let call = |connection| async move {
             self.object_store(connection).list_common_prefixes(bucket, prefix, delimiter).await
         };
-        self.slot.call("ListCommonPrefixes", self.limits().metadata, call).await
+        self.slot.call(self.question("ListCommonPrefixes"), call).await
     }
 
     async fn list_objects(&self, bucket: &str, prefix: &str) -> Result<Vec<String>> {
         let call = |connection| async move {
             self.object_store(connection).list_objects(bucket, prefix).await
         };
-        self.slot.call("ListObjects", self.limits().metadata, call).await
+        self.slot.call(self.question("ListObjects"), call).await
     }
 
     async fn delete_object(&self, bucket: &str, key: &str) -> Result<()> {
         let call = |connection| async move {
             self.object_store(connection).delete_object(bucket, key).await
         };
-        self.slot.call("DeleteObject", self.limits().metadata, call).await
+        self.slot.call(self.question("DeleteObject"), call).await
     }
 
     async fn create_signed_url(&self, bucket: &str, key: &str, ttl: Duration) -> Result<String> {
         let call = |connection| async move {
             self.object_store(connection).create_signed_url(bucket, key, ttl).await
         };
-        self.slot.call("CreateSignedURL", self.limits().metadata, call).await
+        self.slot.call(self.question("CreateSignedURL"), call).await
     }
 }
 
-/// Returns when no piece has moved for a while.
-async fn until_silent(pieces: &AtomicU64, silence: Duration) {
+/// What is known of the body of an upload.
+#[derive(Default)]
+struct Source {
+    /// How many pieces it has given.
+    pieces: AtomicU64,
+    /// Whether somebody waits for a piece of it.
+    is_asked: AtomicBool,
+}
+
+/// Who has been silent.
+enum Culprit {
+    Source,
+    Plugin,
+}
+
+/// Takes note of what the body gives and is asked for.
+fn watch_source(mut body: ByteStream, source: Arc<Source>) -> ByteStream {
+    Box::pin(futures::stream::poll_fn(move |context| {
+        let piece = body.poll_next_unpin(context);
+        source.is_asked.store(piece.is_pending(), Ordering::Relaxed);
+        if piece.is_ready() {
+            source.pieces.fetch_add(1, Ordering::Relaxed);
+        }
+        piece
+    }))
+}
+
+/// Returns when no piece has moved for a while, and who is to blame.
+async fn until_silent(source: &Source, silence: Duration) -> Culprit {
     loop {
-        let before = pieces.load(Ordering::Relaxed);
+        let before = source.pieces.load(Ordering::Relaxed);
         tokio::time::sleep(silence).await;
-        if pieces.load(Ordering::Relaxed) == before {
-            return;
+        if source.pieces.load(Ordering::Relaxed) == before {
+            let waits = source.is_asked.load(Ordering::Relaxed);
+            return if waits { Culprit::Source } else { Culprit::Plugin };
         }
     }
 }
 
-/// The stream, ended by an error when it is silent for too long or its process dies. It keeps its
-/// place among the callers while it lasts.
-fn watched(stream: ByteStream, session: Session, silence: Duration) -> ByteStream {
+/// The stream, ended by an error when it is silent for too long or its process dies. The process is
+/// kept while it lasts.
+fn watched(stream: ByteStream, session: Session, call: Call) -> ByteStream {
     let state = Some((stream, session));
     Box::pin(futures::stream::unfold(state, move |state| async move {
         let (mut stream, session) = state?;
-        match tokio::time::timeout(silence, stream.next()).await {
+        match tokio::time::timeout(call.limit, stream.next()).await {
             Ok(None) => None,
             Ok(Some(Ok(piece))) => Some((Ok(piece), Some((stream, session)))),
-            Ok(Some(Err(error))) => Some((Err(explained(&session, error).await), None)),
-            Err(_) => Some((Err(io::Error::other(session.no_answer("GetObject", silence))), None)),
+            Ok(Some(Err(error))) => Some((Err(explained(&session, call, error).await), None)),
+            Err(_) => Some((Err(io::Error::other(session.no_answer(call))), None)),
         }
     }))
 }
 
-async fn explained(session: &Session, error: io::Error) -> io::Error {
+async fn explained(session: &Session, call: Call, error: io::Error) -> io::Error {
     match error.downcast::<Error>() {
-        Ok(error) => io::Error::other(session.explain("GetObject", error).await),
+        Ok(error) => io::Error::other(session.explain_error(call, error).await),
         Err(error) => error,
     }
 }

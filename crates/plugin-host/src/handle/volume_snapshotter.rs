@@ -9,6 +9,7 @@ use bowline_plugin::{
 use bowline_plugin_wire::{Connection, client};
 
 use super::Handle;
+use crate::slot::Call;
 
 impl Handle {
     fn volume_snapshotter(&self, connection: Connection) -> Box<dyn VolumeSnapshotter> {
@@ -25,28 +26,28 @@ impl Handle {
 impl VolumeSnapshotter for Handle {
     async fn init(&self, config: &Config) -> Result<()> {
         self.require_config(config)?;
-        self.slot.enter().await.map(drop)
+        self.slot.enter(false).await.map(drop)
     }
 
     async fn get_volume_id(&self, persistent_volume: &Item) -> Result<Option<VolumeId>> {
         let call = |connection| async move {
             self.volume_snapshotter(connection).get_volume_id(persistent_volume).await
         };
-        self.slot.call("GetVolumeID", self.limits().metadata, call).await
+        self.slot.call(self.question("GetVolumeID"), call).await
     }
 
     async fn set_volume_id(&self, persistent_volume: &Item, volume: &VolumeId) -> Result<Item> {
         let call = |connection| async move {
             self.volume_snapshotter(connection).set_volume_id(persistent_volume, volume).await
         };
-        self.slot.call("SetVolumeID", self.limits().metadata, call).await
+        self.slot.call(self.question("SetVolumeID"), call).await
     }
 
     async fn get_volume_info(&self, volume: &VolumeId, zone: &str) -> Result<VolumeInfo> {
         let call = |connection| async move {
             self.volume_snapshotter(connection).get_volume_info(volume, zone).await
         };
-        self.slot.call("GetVolumeInfo", self.limits().metadata, call).await
+        self.slot.call(self.question("GetVolumeInfo"), call).await
     }
 
     async fn create_snapshot(
@@ -58,7 +59,7 @@ impl VolumeSnapshotter for Handle {
         let call = |connection| async move {
             self.volume_snapshotter(connection).create_snapshot(volume, zone, tags).await
         };
-        self.slot.call("CreateSnapshot", self.limits().volume, call).await
+        self.slot.call(self.volume_work("CreateSnapshot"), call).await
     }
 
     async fn create_volume_from_snapshot(
@@ -71,33 +72,36 @@ impl VolumeSnapshotter for Handle {
             let plugin = self.volume_snapshotter(connection);
             plugin.create_volume_from_snapshot(snapshot, info, zone).await
         };
-        self.slot.call("CreateVolumeFromSnapshot", self.limits().volume, call).await
+        self.slot.call(self.volume_work("CreateVolumeFromSnapshot"), call).await
     }
 
     async fn delete_snapshot(&self, snapshot: &SnapshotId) -> Result<()> {
         let call = |connection| async move {
             self.volume_snapshotter(connection).delete_snapshot(snapshot).await
         };
-        self.slot.call("DeleteSnapshot", self.limits().volume, call).await
+        self.slot.call(self.volume_work("DeleteSnapshot"), call).await
     }
 
     async fn progress(&self, snapshot: &SnapshotId) -> Result<Progress> {
         let call = |connection| async move {
             self.volume_snapshotter(connection).progress(snapshot).await
         };
-        self.slot.call("Progress", self.limits().metadata, call).await
+        self.slot.call(self.question("Progress"), call).await
     }
 
     async fn cancel(&self, snapshot: &SnapshotId) -> Result<()> {
         let call =
             |connection| async move { self.volume_snapshotter(connection).cancel(snapshot).await };
-        self.slot.call("Cancel", self.limits().metadata, call).await
+        self.slot.call(self.question("Cancel"), call).await
     }
 
     async fn upload_snapshot(&self, snapshot: &SnapshotId) -> Result<()> {
         let call = |connection| async move {
             self.volume_snapshotter(connection).upload_snapshot(snapshot).await
         };
-        self.slot.call("UploadSnapshot", self.limits().volume, call).await
+        // How many uploads go on is decided by whoever starts them; one must never keep a snapshot
+        // from being taken.
+        let upload = Call { is_work: false, ..self.volume_work("UploadSnapshot") };
+        self.slot.call(upload, call).await
     }
 }

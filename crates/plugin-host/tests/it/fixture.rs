@@ -67,6 +67,10 @@ impl Fixture {
     }
 
     pub(crate) async fn with_limits(set: Set, limits: Limits) -> Self {
+        Self::with(set, |options| options.limits = limits).await
+    }
+
+    pub(crate) async fn with(set: Set, change: impl FnOnce(&mut Options)) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let plugin_dir = folder.path().join("plugins");
         std::fs::create_dir(&plugin_dir).unwrap();
@@ -76,12 +80,12 @@ impl Fixture {
         let state = folder.path().join("state");
         std::fs::create_dir(&state).unwrap();
         std::fs::create_dir(folder.path().join("root")).unwrap();
-        let options = Options {
+        let mut options = Options {
             plugin_dir,
             environment: vec![("FIXTURE_STATE_DIR".into(), state.into())],
-            limits,
             ..Options::default()
         };
+        change(&mut options);
         Self { host: Host::discover(options).await, folder }
     }
 

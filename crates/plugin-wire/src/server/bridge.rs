@@ -8,14 +8,15 @@ use async_trait::async_trait;
 use bowline_plugin::{
     Class, Config, Error, Item, Result, SnapshotId, State, VolumeId, VolumeInfo, VolumeSnapshotter,
 };
+use tokio::time::Instant;
 
 /// The first pause between two looks at the creation of a snapshot; it doubles with each.
 const POLL_FIRST: Duration = Duration::from_millis(50);
 /// The longest.
 const POLL_MAX: Duration = Duration::from_secs(1);
 
-/// How many times in a row that may fail.
-const TRIES: u32 = 5;
+/// How long that may fail before the snapshot is given up.
+const FAILING_MAX: Duration = Duration::from_mins(2);
 
 /// Has a snapshotter behave as one of version 1, for hosts that know no other: `create_snapshot`
 /// returns when the snapshot has been created and uploaded. Then there is nothing left to ask about.
@@ -38,23 +39,24 @@ impl Bridge {
 
     /// Waits for the end of the creation.
     async fn created(&self, snapshot: &SnapshotId) -> Result<()> {
-        let mut tries = 0;
+        let mut failing_since: Option<Instant> = None;
         let mut pause = POLL_FIRST;
         loop {
             match self.0.progress(snapshot).await {
                 Ok(progress) => match progress.state {
                     State::Succeeded => return Ok(()),
                     State::Failed(reason) => return Err(Error::unknown(reason)),
-                    State::Running => tries = 0,
+                    State::Running => failing_since = None,
                 },
                 Err(error) => match error.class() {
                     Class::Unimplemented => return Ok(()),
                     Class::Permanent => return Err(error),
                     Class::Transient | Class::Unclear => {
-                        tries += 1;
-                        if tries == TRIES {
+                        let since = *failing_since.get_or_insert_with(Instant::now);
+                        if since.elapsed() >= FAILING_MAX {
                             return Err(error);
                         }
+                        pause = POLL_MAX;
                     }
                 },
             }
