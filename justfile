@@ -13,6 +13,7 @@ codegen:
     cargo run -- install --crds-only --dry-run -o yaml > deploy/crds.yaml
     cargo run --manifest-path crates/plugin-wire/codegen/Cargo.toml
 
-# Write the golden files of crates/api anew, with Velero's own types (needs Go)
+# Write the golden files anew, with Velero's own types (needs Go)
 golden:
     cd crates/api/golden && go run . ../tests/golden
+    cd crates/store/golden && go run . ../tests/golden

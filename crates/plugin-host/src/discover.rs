@@ -1,5 +1,6 @@
 //! Which files of the plugin folder are plugins.
 
+use std::fs::DirEntry;
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -30,13 +31,12 @@ pub(crate) fn walk(folder: &Path) -> Found {
 }
 
 fn visit(folder: &Path, depth: usize, found: &mut Found) {
-    let entries = std::fs::read_dir(folder)
-        .and_then(|entries| entries.collect::<io::Result<Vec<std::fs::DirEntry>>>());
+    let entries: io::Result<Vec<DirEntry>> = std::fs::read_dir(folder).and_then(Iterator::collect);
     let mut entries = match entries {
         Ok(entries) => entries,
         Err(error) => return found.unreadable.push((folder.to_owned(), error)),
     };
-    entries.sort_by_key(std::fs::DirEntry::file_name);
+    entries.sort_by_key(DirEntry::file_name);
     for entry in entries {
         let path = entry.path();
         if depth > 0 && entry.file_type().is_ok_and(|kind| kind.is_dir()) {

@@ -29,17 +29,29 @@
 //! }
 //! ```
 //!
+//! # Begin
+//! The crate is not published yet; take it from a clone of the project:
+//!
+//! ```toml
+//! [dependencies]
+//! bowline-plugin-sdk = { path = "../bowline/crates/plugin-sdk" }
+//! ```
+//! `cargo install --path crates/cli` in that clone gives you the `bowline` command that is used
+//! below.
+//!
 //! # Write
 //! Pick the trait by what you want to be asked for: see the table in [`bowline_plugin`]. Copy
 //! `examples/template.rs` of this crate: a complete plugin with an operation that goes on in the
-//! background. Whatever you need beside your own libraries is re-exported here, so that this crate is
-//! the only dependency that you must have. One binary may hold many plugins, of all kinds.
+//! background. Whatever you need beside your own libraries is re-exported here, [`futures_util`] for
+//! the streams of an [`ObjectStore`] among it, so that this crate is the only dependency that you
+//! must have. One binary may hold many plugins, of all kinds.
 //!
 //! A name is a DNS name of yours, a slash, and a word: `example.io/greeter`. Users write it in their
 //! locations, and it is stored in backups, so choose it once.
 //!
 //! # Build and try
 //! ```text
+//! rustup target add x86_64-unknown-linux-musl
 //! cargo build --release --target x86_64-unknown-linux-musl
 //! bowline plugin inspect target/x86_64-unknown-linux-musl/release/greeter
 //! bowline plugin check   target/x86_64-unknown-linux-musl/release/greeter
@@ -49,8 +61,8 @@
 //! container, which has few libraries. Keep `panic = "unwind"`, which is the default.
 //!
 //! # Install
-//! A server runs what lies in its plugin folder, `/plugins`. Under Velero, and under Bowline in its
-//! place, it gets there from an image that copies it when it is started:
+//! Velero's server runs what lies in its plugin folder, `/plugins`; Bowline's will, once there is
+//! one. It gets there from an image that copies it when it is started:
 //!
 //! ```text
 //! FROM busybox
@@ -98,4 +110,4 @@ pub use bowline_api::{self as api, Backup, Restore};
 pub use bowline_plugin::*;
 pub use plugin::Plugin;
 
-pub use {bytes, jiff, serde_json, tokio, tracing};
+pub use {bytes, futures_util, jiff, serde_json, tokio, tracing};

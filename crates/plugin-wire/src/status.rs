@@ -52,8 +52,8 @@ pub(crate) fn to_error(status: Status) -> Error {
 /// Whether the connection was lost before the call was sent. An `io::Error` hides what it wraps from
 /// the chain of causes.
 fn is_lost(error: &(dyn std::error::Error + 'static)) -> bool {
-    let inner = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
-    error.is::<Lost>() || inner.is_some_and(|inner| inner.is::<Lost>())
+    let wrapped = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+    error.is::<Lost>() || wrapped.and_then(|inner| inner.downcast_ref::<Lost>()).is_some()
 }
 
 /// An error as it is sent.

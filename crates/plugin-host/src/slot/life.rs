@@ -197,13 +197,12 @@ impl State {
         if matches!(self.stage, Stage::Closed) {
             return;
         }
-        self.stage = match started {
-            Ok(running) => Stage::Running(Arc::clone(running)),
-            Err(_) => {
-                self.note_failure();
-                Stage::NotThere
-            }
-        };
+        if let Ok(running) = started {
+            self.stage = Stage::Running(Arc::clone(running));
+        } else {
+            self.note_failure();
+            self.stage = Stage::NotThere;
+        }
     }
 
     fn note_failure(&mut self) {

@@ -1,0 +1,240 @@
+//! A folder as a bucket.
+//!
+//! A `filesystem` location's bucket is a folder right below the server's `--filesystem-root`, and
+//! the parts of a key are folders in it.
+//!
+//! # Guarantees
+//! - **Strictly beneath.** Folders are entered one by one, each relative to the one before and none
+//!   through a symbolic link. A key with a part that is empty, `.` or `..` is refused.
+//! - **Whole or not at all.** An object is written to a temporary file beside it, flushed to disk,
+//!   renamed to its name, and the folder is flushed. Whenever the process or the machine dies, the
+//!   old object or the new one is there. Temporary files are never listed; one that has not grown
+//!   for an hour is deleted when it is met.
+//! - **No replacing by accident.** [`Backend::create_object`] links the temporary file to the name,
+//!   which the file system refuses if the name is taken.
+//!
+//! # Caveats
+//! - `a` and `a/b` cannot both be objects.
+//! - A name of more than 255 bytes is refused, as file systems do.
+
+mod error;
+mod folder;
+mod temporary;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+use bowline_plugin::{ByteStream, Code, Config, Error, ObjectStore, Result};
+use bytes::{Bytes, BytesMut};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use jiff::Timestamp;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use super::{Backend, Creation, common_prefixes, once, refuse_unknown};
+use crate::download::{self, Grant, SigningKey};
+use error::explain;
+use folder::Folder;
+use temporary::Temporary;
+
+/// How much of a file is read at a time.
+const PIECE: usize = 256 << 10;
+
+/// Where filesystem locations lie on this server.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What all of them lie below: `--filesystem-root`.
+    pub root: PathBuf,
+    /// How their files can be downloaded; without it they cannot.
+    pub downloads: Option<Downloads>,
+}
+
+/// How links to files are made.
+#[derive(Clone, Debug)]
+pub struct Downloads {
+    /// What a link begins with, up to the token: `https://host/download`.
+    pub base_url: String,
+    /// What a link is signed with.
+    pub key: SigningKey,
+}
+
+/// Buckets as folders.
+#[derive(Clone, Debug)]
+pub struct Filesystem {
+    options: Options,
+}
+
+/// Whether an object may replace another.
+#[derive(Clone, Copy)]
+enum Mode {
+    Replace,
+    Create,
+}
+
+impl Filesystem {
+    /// Buckets below the root, once the settings of a location have been looked at.
+    pub async fn open(config: &Config, options: Options) -> Result<Self> {
+        let store = Self { options };
+        store.init(config).await?;
+        Ok(store)
+    }
+
+    /// Does something that may block, with the folder of a bucket.
+    async fn with_bucket<T: Send + 'static>(
+        &self,
+        bucket: &str,
+        job: impl FnOnce(Folder) -> folder::Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let (root, name) = (self.options.root.clone(), bucket.to_owned());
+        let outcome = blocking(move || job(Folder::bucket(&root, &name)?)).await?;
+        outcome.map_err(|failure| explain(bucket, failure))
+    }
+
+    async fn write(
+        &self,
+        bucket: &str,
+        key: &str,
+        mut body: ByteStream,
+        mode: Mode,
+    ) -> Result<Creation> {
+        let segments = key_segments(key)?;
+        let failed = |failure| explain(bucket, failure);
+        let (temporary, file) =
+            self.with_bucket(bucket, move |root| Temporary::create(&root, &segments)).await?;
+        let mut file = tokio::fs::File::from_std(file);
+        while let Some(piece) = body.next().await {
+            let piece = piece.map_err(|error| {
+                Error::new(Code::Aborted, format!("the upload broke off: {error}"))
+            })?;
+            file.write_all(&piece).await.map_err(|error| failed(error.into()))?;
+        }
+        let flushed = async {
+            file.flush().await?;
+            file.sync_all().await
+        };
+        flushed.await.map_err(|error| failed(error.into()))?;
+        let published = blocking(move || match mode {
+            Mode::Replace => temporary.replace(),
+            Mode::Create => temporary.create_only(),
+        });
+        published.await?.map_err(failed)
+    }
+}
+
+#[async_trait]
+impl Backend for Filesystem {
+    async fn create_object(&self, bucket: &str, key: &str, content: Bytes) -> Result<Creation> {
+        self.write(bucket, key, once(content), Mode::Create).await
+    }
+}
+
+#[async_trait]
+impl ObjectStore for Filesystem {
+    async fn init(&self, config: &Config) -> Result<()> {
+        refuse_unknown(config, &[])
+    }
+
+    async fn put_object(&self, bucket: &str, key: &str, body: ByteStream) -> Result<()> {
+        self.write(bucket, key, body, Mode::Replace).await.map(drop)
+    }
+
+    async fn object_exists(&self, bucket: &str, key: &str) -> Result<bool> {
+        let segments = key_segments(key)?;
+        self.with_bucket(bucket, move |root| root.has_file(&segments)).await
+    }
+
+    async fn get_object(&self, bucket: &str, key: &str) -> Result<ByteStream> {
+        let segments = key_segments(key)?;
+        let file = self.with_bucket(bucket, move |root| root.open_file(&segments)).await?;
+        let file = tokio::fs::File::from_std(file);
+        let pieces = stream::try_unfold(file, async |mut file| {
+            let mut piece = BytesMut::with_capacity(PIECE);
+            let read = file.read_buf(&mut piece).await?;
+            Ok((read > 0).then(|| (piece.freeze(), file)))
+        });
+        Ok(Box::pin(pieces.into_stream()))
+    }
+
+    async fn list_common_prefixes(
+        &self,
+        bucket: &str,
+        prefix: &str,
+        delimiter: &str,
+    ) -> Result<Vec<String>> {
+        if delimiter != "/" {
+            let keys = self.list_objects(bucket, prefix).await?;
+            return Ok(common_prefixes(&keys, prefix, delimiter));
+        }
+        let (segments, begin) = prefix_segments(prefix)?;
+        let (lead, now) = (lead(prefix).to_owned(), SystemTime::now());
+        self.with_bucket(bucket, move |root| {
+            let Some(folder) = root.descend(&segments)? else { return Ok(Vec::new()) };
+            let names = folder.folders_with_files(&begin, now)?;
+            Ok(names.into_iter().map(|name| format!("{lead}{name}/")).collect())
+        })
+        .await
+    }
+
+    async fn list_objects(&self, bucket: &str, prefix: &str) -> Result<Vec<String>> {
+        let (segments, begin) = prefix_segments(prefix)?;
+        let (lead, now) = (lead(prefix).to_owned(), SystemTime::now());
+        self.with_bucket(bucket, move |root| {
+            let Some(folder) = root.descend(&segments)? else { return Ok(Vec::new()) };
+            let mut keys = folder.files(&begin, &lead, now)?;
+            keys.sort();
+            Ok(keys)
+        })
+        .await
+    }
+
+    async fn delete_object(&self, bucket: &str, key: &str) -> Result<()> {
+        let segments = key_segments(key)?;
+        self.with_bucket(bucket, move |root| root.delete_file(&segments)).await
+    }
+
+    async fn create_signed_url(&self, bucket: &str, key: &str, ttl: Duration) -> Result<String> {
+        key_segments(key)?;
+        let Some(downloads) = &self.options.downloads else {
+            return Err(Error::new(Code::FailedPrecondition, "this server serves no downloads"));
+        };
+        let expires = Timestamp::now()
+            .checked_add(ttl)
+            .map_err(|_| Error::new(Code::InvalidArgument, "a link cannot last that long"))?;
+        let grant = Grant { bucket: bucket.to_owned(), key: key.to_owned(), expires };
+        let token = download::sign(&downloads.key, &grant);
+        Ok(format!("{}/{token}", downloads.base_url.trim_end_matches('/')))
+    }
+}
+
+/// Does something that may block.
+async fn blocking<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+    let ended = |_| Error::new(Code::Internal, "the access to the file system was given up");
+    tokio::task::spawn_blocking(job).await.map_err(ended)
+}
+
+type Segments = Arc<[String]>;
+
+/// The folders of a key and, last, its file.
+fn key_segments(key: &str) -> Result<Segments> {
+    let segments: Segments = key.split('/').map(str::to_owned).collect();
+    if segments.iter().all(|segment| folder::is_plain(segment)) {
+        return Ok(segments);
+    }
+    let message =
+        format!("`{key}` is no key here: a part of it is empty, `.`, `..` or a reserved name");
+    Err(Error::new(Code::InvalidArgument, message))
+}
+
+/// The folders that a prefix names whole, and what it says of the names in the last of them.
+fn prefix_segments(prefix: &str) -> Result<(Segments, String)> {
+    let Some((folders, begin)) = prefix.rsplit_once('/') else {
+        return Ok((Segments::default(), prefix.to_owned()));
+    };
+    Ok((key_segments(folders)?, begin.to_owned()))
+}
+
+/// The part of a prefix that all keys in its folder begin with.
+fn lead(prefix: &str) -> &str {
+    prefix.rfind('/').map_or("", |at| &prefix[..=at])
+}

@@ -1,0 +1,84 @@
+//! What goes wrong in a folder, in words that say what to do.
+
+use std::io;
+
+use bowline_plugin::{Code, Error};
+use nix::errno::Errno;
+
+/// Why something in a folder failed.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The server's root is not there.
+    NoRoot(Errno),
+    /// The bucket is not there.
+    NoBucket,
+    /// The bucket's name is no name of a folder.
+    BucketName,
+    /// A symbolic link is in the way.
+    Link(String),
+    /// The system said so.
+    System(Errno),
+}
+
+impl From<Errno> for Failure {
+    fn from(errno: Errno) -> Self {
+        Self::System(errno)
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::System(error.raw_os_error().map_or(Errno::EIO, Errno::from_raw))
+    }
+}
+
+/// The error that users see. What was being done with which object, the caller knows.
+pub(super) fn explain(bucket: &str, failure: Failure) -> Error {
+    let (code, reason) = match failure {
+        Failure::NoRoot(errno) => (
+            Code::FailedPrecondition,
+            format!("cannot open the folder of `--filesystem-root`: {}", errno.desc()),
+        ),
+        Failure::NoBucket => (
+            Code::FailedPrecondition,
+            format!(
+                "bucket `{bucket}` does not exist: create a folder of that name below the \
+                 server's `--filesystem-root`"
+            ),
+        ),
+        Failure::BucketName => (
+            Code::InvalidArgument,
+            format!("`{bucket}` is no bucket: it must be the name of one folder"),
+        ),
+        Failure::Link(name) => (
+            Code::PermissionDenied,
+            format!(
+                "`{name}` is a symbolic link, which could lead out of `--filesystem-root`, and is \
+                 not followed"
+            ),
+        ),
+        Failure::System(errno) => {
+            let (code, reason) = of_system(errno);
+            (code, reason.to_owned())
+        }
+    };
+    Error::new(code, reason)
+}
+
+fn of_system(errno: Errno) -> (Code, &'static str) {
+    match errno {
+        Errno::ENOENT => (Code::NotFound, "it does not exist"),
+        Errno::EACCES | Errno::EPERM => {
+            (Code::PermissionDenied, "the server lacks the permission; give it to its user")
+        }
+        Errno::EROFS => (Code::PermissionDenied, "the file system is read-only"),
+        Errno::ENOSPC | Errno::EDQUOT => {
+            (Code::ResourceExhausted, "no space is left; free some, or use another location")
+        }
+        Errno::ENAMETOOLONG => (Code::InvalidArgument, "the name is too long for a file"),
+        Errno::ENOTDIR | Errno::EISDIR | Errno::EEXIST | Errno::ENOTEMPTY => {
+            (Code::FailedPrecondition, "a folder and a file would have the same name")
+        }
+        other => (Code::Internal, other.desc()),
+    }
+}

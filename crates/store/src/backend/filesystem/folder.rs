@@ -1,0 +1,243 @@
+//! Folders, entered one by one and never through a link.
+
+use std::fs::File;
+use std::ops::ControlFlow;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use nix::dir::{Dir, Type};
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, open, openat};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat, mkdirat};
+use nix::unistd::{UnlinkatFlags, fsync, unlinkat};
+
+use super::error::Failure;
+use super::temporary::is_temporary;
+
+pub(super) type Result<T, E = Failure> = std::result::Result<T, E>;
+
+const FOLDER: OFlag =
+    OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
+/// A temporary file that has not grown for so long belongs to nobody.
+const ABANDONED: Duration = Duration::from_hours(1);
+
+/// An open folder.
+#[derive(Debug)]
+pub(super) struct Folder(OwnedFd);
+
+/// Whether a part of a key names something in a folder, and nothing of ours.
+pub(super) fn is_plain(segment: &str) -> bool {
+    !matches!(segment, "" | "." | "..") && !segment.contains(['/', '\0']) && !is_temporary(segment)
+}
+
+impl Folder {
+    /// The folder of a bucket, right below the root. The root itself may be a link: it is the
+    /// operator's.
+    pub(super) fn bucket(root: &Path, bucket: &str) -> Result<Self> {
+        if !is_plain(bucket) {
+            return Err(Failure::BucketName);
+        }
+        let flags = FOLDER.difference(OFlag::O_NOFOLLOW);
+        let root = open(root, flags, Mode::empty()).map_err(Failure::NoRoot)?;
+        Self(root).enter(bucket)?.ok_or(Failure::NoBucket)
+    }
+
+    /// A folder in this one; none if there is none, or a file.
+    pub(super) fn enter(&self, name: &str) -> Result<Option<Self>> {
+        match openat(&self.0, name, FOLDER, Mode::empty()) {
+            Ok(fd) => Ok(Some(Self(fd))),
+            Err(Errno::ENOENT) => Ok(None),
+            Err(Errno::ENOTDIR | Errno::ELOOP) => {
+                let stat = self.stat(name)?;
+                if stat.is_some_and(|stat| kind(&stat) == SFlag::S_IFLNK) {
+                    return Err(Failure::Link(name.to_owned()));
+                }
+                Ok(None)
+            }
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// A folder in this one, made if there is none.
+    pub(super) fn enter_or_make(&self, name: &str) -> Result<Self> {
+        if let Some(folder) = self.enter(name)? {
+            return Ok(folder);
+        }
+        match mkdirat(&self.0, name, Mode::from_bits_truncate(0o750)) {
+            Ok(()) => self.flush()?,
+            Err(Errno::EEXIST) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        match self.enter(name)? {
+            Some(folder) => Ok(folder),
+            None if self.stat(name)?.is_some() => Err(Errno::ENOTDIR.into()),
+            // Removed at this very moment, as empty.
+            None => Err(Errno::ENOENT.into()),
+        }
+    }
+
+    /// The folder at the end of a path; none if there is none.
+    pub(super) fn descend(&self, segments: &[String]) -> Result<Option<Self>> {
+        let mut at = Self(self.0.try_clone()?);
+        for segment in segments {
+            match at.enter(segment)? {
+                Some(next) => at = next,
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(at))
+    }
+
+    /// Whether there is a file at the end of a path.
+    pub(super) fn has_file(&self, segments: &[String]) -> Result<bool> {
+        let Some((name, folders)) = segments.split_last() else { return Ok(false) };
+        let Some(folder) = self.descend(folders)? else { return Ok(false) };
+        Ok(folder.stat(name)?.is_some_and(|stat| kind(&stat) == SFlag::S_IFREG))
+    }
+
+    /// The file at the end of a path.
+    pub(super) fn open_file(&self, segments: &[String]) -> Result<File> {
+        let Some((name, folders)) = segments.split_last() else { return Err(Errno::ENOENT.into()) };
+        let Some(folder) = self.descend(folders)? else { return Err(Errno::ENOENT.into()) };
+        // Not blocking, since what lies there may be a pipe.
+        let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
+        match openat(&folder.0, name.as_str(), flags, Mode::empty()) {
+            Ok(fd) if kind(&fstat(&fd)?) == SFlag::S_IFREG => Ok(File::from(fd)),
+            Ok(_) => Err(Errno::ENOENT.into()),
+            Err(Errno::ELOOP) => Err(Failure::Link(name.clone())),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Deletes the file at the end of a path, and the folders that it leaves empty.
+    pub(super) fn delete_file(&self, segments: &[String]) -> Result<()> {
+        let Some((name, folders)) = segments.split_last() else { return Ok(()) };
+        let mut path = vec![Self(self.0.try_clone()?)];
+        for segment in folders {
+            let Some(at) = path.last() else { return Ok(()) };
+            match at.enter(segment)? {
+                Some(next) => path.push(next),
+                None => return Ok(()),
+            }
+        }
+        let Some(last) = path.last() else { return Ok(()) };
+        match unlinkat(&last.0, name.as_str(), UnlinkatFlags::NoRemoveDir) {
+            Ok(()) => last.flush()?,
+            Err(Errno::ENOENT | Errno::EISDIR) => return Ok(()),
+            Err(errno) => return Err(errno.into()),
+        }
+        for (parent, child) in path.iter().zip(folders).rev() {
+            // Not empty, or filled again: then it stays.
+            if unlinkat(&parent.0, child.as_str(), UnlinkatFlags::RemoveDir).is_err() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The keys of the files here and below whose names here begin with `begin`.
+    pub(super) fn files(&self, begin: &str, lead: &str, now: SystemTime) -> Result<Vec<String>> {
+        let mut keys = Vec::new();
+        for (name, is_folder) in self.entries(begin, now)? {
+            let key = format!("{lead}{name}");
+            if !is_folder {
+                keys.push(key);
+            } else if let Some(folder) = self.enter(&name)? {
+                keys.extend(folder.files("", &format!("{key}/"), now)?);
+            }
+        }
+        Ok(keys)
+    }
+
+    /// The folders here whose names begin with `begin` and that have a file somewhere below.
+    pub(super) fn folders_with_files(&self, begin: &str, now: SystemTime) -> Result<Vec<String>> {
+        let mut names = Vec::new();
+        for (name, is_folder) in self.entries(begin, now)? {
+            let found = match is_folder.then(|| self.enter(&name)).transpose()?.flatten() {
+                Some(folder) => folder.any_file(now)?.is_break(),
+                None => false,
+            };
+            if found {
+                names.push(name);
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    fn any_file(&self, now: SystemTime) -> Result<ControlFlow<()>> {
+        let entries = self.entries("", now)?;
+        if entries.iter().any(|(_, is_folder)| !is_folder) {
+            return Ok(ControlFlow::Break(()));
+        }
+        for (name, _) in entries {
+            if let Some(folder) = self.enter(&name)?
+                && folder.any_file(now)?.is_break()
+            {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    /// The files and folders here, with whether each is a folder. Links and what is neither are
+    /// passed over, and abandoned temporary files deleted.
+    fn entries(&self, begin: &str, now: SystemTime) -> Result<Vec<(String, bool)>> {
+        let mut dir = Dir::openat(&self.0, c".", FOLDER, Mode::empty())?;
+        let mut entries = Vec::new();
+        for entry in dir.iter() {
+            let entry = entry?;
+            let Ok(name) = entry.file_name().to_str() else { continue };
+            if is_temporary(name) {
+                self.sweep(name, now);
+            } else if is_plain(name) && name.starts_with(begin) {
+                let is_folder = match entry.file_type() {
+                    Some(Type::Directory) => true,
+                    Some(Type::File) => false,
+                    Some(_) => continue,
+                    // Some file systems do not say.
+                    None => match self.stat(name)?.map(|stat| kind(&stat)) {
+                        Some(SFlag::S_IFDIR) => true,
+                        Some(SFlag::S_IFREG) => false,
+                        _ => continue,
+                    },
+                };
+                entries.push((name.to_owned(), is_folder));
+            }
+        }
+        Ok(entries)
+    }
+
+    fn sweep(&self, name: &str, now: SystemTime) {
+        let Ok(Some(stat)) = self.stat(name) else { return };
+        let written = SystemTime::UNIX_EPOCH
+            + Duration::from_secs(u64::try_from(stat.st_mtime).unwrap_or_default());
+        if now.duration_since(written).is_ok_and(|age| age > ABANDONED) {
+            // It is only in the way; where we may not, it stays.
+            let _ = unlinkat(&self.0, name, UnlinkatFlags::NoRemoveDir);
+        }
+    }
+
+    /// What lies here under a name; not what a link points to.
+    fn stat(&self, name: &str) -> Result<Option<FileStat>> {
+        match fstatat(&self.0, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Some(stat)),
+            Err(Errno::ENOENT) => Ok(None),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Makes what was done to the names in this folder last.
+    pub(super) fn flush(&self) -> Result<()> {
+        Ok(fsync(&self.0)?)
+    }
+
+    pub(super) fn fd(&self) -> &OwnedFd {
+        &self.0
+    }
+}
+
+fn kind(stat: &FileStat) -> SFlag {
+    SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT
+}

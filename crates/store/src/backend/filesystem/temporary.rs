@@ -1,0 +1,111 @@
+//! Files that are being written.
+
+use std::fs::File;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, openat, renameat};
+use nix::sys::stat::Mode;
+use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
+
+use super::folder::{Folder, Result};
+use crate::backend::{Creation, Guarantee};
+
+/// What the names of temporary files begin with. No object may be called so.
+const BEGIN: &str = ".bowline-tmp-";
+/// How often a folder may vanish under our hands.
+const TRIES: usize = 10;
+
+/// Whether a name is that of a temporary file.
+pub(super) fn is_temporary(name: &str) -> bool {
+    name.starts_with(BEGIN)
+}
+
+/// A file that is not yet what it is to be. Dropping it deletes it.
+#[derive(Debug)]
+pub(super) struct Temporary {
+    folder: Folder,
+    name: String,
+    target: String,
+    is_here: bool,
+}
+
+impl Temporary {
+    /// A new file beside what it is to become, in folders that are made if need be.
+    pub(super) fn create(bucket: &Folder, segments: &[String]) -> Result<(Self, File)> {
+        let Some((target, folders)) = segments.split_last() else {
+            return Err(Errno::EINVAL.into());
+        };
+        let mut last = Errno::ENOENT.into();
+        for _ in 0..TRIES {
+            match Self::try_create(bucket, folders, target) {
+                Ok(created) => return Ok(created),
+                // A delete has just removed the folder, as empty.
+                Err(error @ super::error::Failure::System(Errno::ENOENT)) => last = error,
+                Err(error) => return Err(error),
+            }
+        }
+        Err(last)
+    }
+
+    fn try_create(bucket: &Folder, folders: &[String], target: &str) -> Result<(Self, File)> {
+        let mut folder = bucket.descend(&[])?.ok_or(Errno::ENOENT)?;
+        for name in folders {
+            folder = folder.enter_or_make(name)?;
+        }
+        let name = unique_name();
+        let flags =
+            OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let fd = openat(folder.fd(), name.as_str(), flags, Mode::from_bits_truncate(0o640))?;
+        let temporary = Self { folder, name, target: target.to_owned(), is_here: true };
+        Ok((temporary, File::from(fd)))
+    }
+
+    /// Takes the name, whoever had it.
+    pub(super) fn replace(mut self) -> Result<Creation> {
+        let fd = self.folder.fd();
+        renameat(fd, self.name.as_str(), fd, self.target.as_str())?;
+        self.is_here = false;
+        self.folder.flush()?;
+        Ok(Creation::Created(Guarantee::Atomic))
+    }
+
+    /// Takes the name unless somebody has it.
+    pub(super) fn create_only(self) -> Result<Creation> {
+        let fd = self.folder.fd();
+        match linkat(fd, self.name.as_str(), fd, self.target.as_str(), AtFlags::empty()) {
+            Ok(()) => {
+                self.folder.flush()?;
+                Ok(Creation::Created(Guarantee::Atomic))
+            }
+            Err(Errno::EEXIST) => Ok(Creation::Existed),
+            // A file system without links: look, then rename.
+            Err(Errno::EPERM | Errno::EOPNOTSUPP | Errno::ENOSYS | Errno::EMLINK) => {
+                if self.folder.has_file(std::slice::from_ref(&self.target))? {
+                    return Ok(Creation::Existed);
+                }
+                self.replace()?;
+                Ok(Creation::Created(Guarantee::CheckedFirst))
+            }
+            Err(errno) => Err(errno.into()),
+        }
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        if self.is_here {
+            // What cannot be deleted now is swept later.
+            let _ = unlinkat(self.folder.fd(), self.name.as_str(), UnlinkatFlags::NoRemoveDir);
+        }
+    }
+}
+
+/// A name that no other file has; two servers on one folder differ in the time.
+fn unique_name() -> String {
+    static COUNTER: AtomicU64 = AtomicU64::new(0);
+    let count = COUNTER.fetch_add(1, Ordering::Relaxed);
+    let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+    format!("{BEGIN}{}-{count}-{time:x}", std::process::id())
+}

@@ -1,0 +1,153 @@
+//! A bucket in memory, for tests of what lies above: it forgets, and fails on demand.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bowline_plugin::{ByteStream, Code, Config, Error, ObjectStore, Result};
+use bytes::Bytes;
+use futures::TryStreamExt as _;
+
+use super::{Backend, Creation, Guarantee, common_prefixes, once};
+
+/// What a bucket in memory was asked to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// `put_object`
+    Put,
+    /// `create_object`
+    Create,
+    /// `object_exists`
+    Exists,
+    /// `get_object`
+    Get,
+    /// `list_objects` and `list_common_prefixes`
+    List,
+    /// `delete_object`
+    Delete,
+    /// `create_signed_url`
+    Sign,
+}
+
+type Fault = dyn Fn(Call, &str) -> Option<Error> + Send + Sync;
+
+/// Buckets in memory. Clones are the same buckets.
+#[derive(Clone, Default)]
+pub struct Memory {
+    buckets: Arc<Mutex<BTreeMap<String, Objects>>>,
+    fault: Option<Arc<Fault>>,
+}
+
+type Objects = BTreeMap<String, Bytes>;
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Memory").finish_non_exhaustive()
+    }
+}
+
+impl Memory {
+    /// With one empty bucket.
+    pub fn with_bucket(name: &str) -> Self {
+        let memory = Self::default();
+        memory.lock().insert(name.to_owned(), Objects::new());
+        memory
+    }
+
+    /// The same buckets, failing where `fault` says so: it is given the call and its key or prefix.
+    #[must_use]
+    pub fn failing(
+        &self,
+        fault: impl Fn(Call, &str) -> Option<Error> + Send + Sync + 'static,
+    ) -> Self {
+        Self { buckets: Arc::clone(&self.buckets), fault: Some(Arc::new(fault)) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Objects>> {
+        self.buckets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn with<T>(
+        &self,
+        call: Call,
+        bucket: &str,
+        key: &str,
+        job: impl FnOnce(&mut Objects) -> T,
+    ) -> Result<T> {
+        if let Some(error) = self.fault.as_ref().and_then(|fault| fault(call, key)) {
+            return Err(error);
+        }
+        let mut buckets = self.lock();
+        let missing =
+            || Error::new(Code::FailedPrecondition, format!("bucket `{bucket}` does not exist"));
+        Ok(job(buckets.get_mut(bucket).ok_or_else(missing)?))
+    }
+}
+
+#[async_trait]
+impl Backend for Memory {
+    async fn create_object(&self, bucket: &str, key: &str, content: Bytes) -> Result<Creation> {
+        self.with(Call::Create, bucket, key, |objects| {
+            if objects.contains_key(key) {
+                return Creation::Existed;
+            }
+            objects.insert(key.to_owned(), content);
+            Creation::Created(Guarantee::Atomic)
+        })
+    }
+}
+
+#[async_trait]
+impl ObjectStore for Memory {
+    async fn init(&self, _: &Config) -> Result<()> {
+        Ok(())
+    }
+
+    async fn put_object(&self, bucket: &str, key: &str, body: ByteStream) -> Result<()> {
+        let broken = |error| Error::new(Code::Aborted, format!("the upload broke off: {error}"));
+        let pieces: Vec<Bytes> = body.try_collect().await.map_err(broken)?;
+        self.with(Call::Put, bucket, key, |objects| {
+            objects.insert(key.to_owned(), pieces.concat().into());
+        })
+    }
+
+    async fn object_exists(&self, bucket: &str, key: &str) -> Result<bool> {
+        self.with(Call::Exists, bucket, key, |objects| objects.contains_key(key))
+    }
+
+    async fn get_object(&self, bucket: &str, key: &str) -> Result<ByteStream> {
+        let found = self.with(Call::Get, bucket, key, |objects| objects.get(key).cloned())?;
+        let missing = || Error::new(Code::NotFound, format!("`{key}` does not exist"));
+        Ok(once(found.ok_or_else(missing)?))
+    }
+
+    async fn list_common_prefixes(
+        &self,
+        bucket: &str,
+        prefix: &str,
+        delimiter: &str,
+    ) -> Result<Vec<String>> {
+        let keys = self.list_objects(bucket, prefix).await?;
+        Ok(common_prefixes(&keys, prefix, delimiter))
+    }
+
+    async fn list_objects(&self, bucket: &str, prefix: &str) -> Result<Vec<String>> {
+        self.with(Call::List, bucket, prefix, |objects| {
+            objects.keys().filter(|key| key.starts_with(prefix)).cloned().collect()
+        })
+    }
+
+    async fn delete_object(&self, bucket: &str, key: &str) -> Result<()> {
+        self.with(Call::Delete, bucket, key, |objects| {
+            objects.remove(key);
+        })
+    }
+
+    async fn create_signed_url(&self, bucket: &str, key: &str, ttl: Duration) -> Result<String> {
+        self.with(Call::Sign, bucket, key, |_| {
+            format!("memory://{bucket}/{key}?seconds={}", ttl.as_secs())
+        })
+    }
+}

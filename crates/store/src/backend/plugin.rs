@@ -1,0 +1,72 @@
+//! A plugin's object store as a backend.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bowline_plugin::{ByteStream, Config, ObjectStore, Result};
+use bytes::Bytes;
+
+use super::{Backend, Creation, Guarantee, once};
+
+/// A plugin's object store. It can only look before it creates.
+#[derive(Clone)]
+pub struct Plugin(Arc<dyn ObjectStore>);
+
+impl Plugin {
+    /// Takes a plugin that has its configuration.
+    pub fn new(plugin: Arc<dyn ObjectStore>) -> Self {
+        Self(plugin)
+    }
+}
+
+#[async_trait]
+impl Backend for Plugin {
+    async fn create_object(&self, bucket: &str, key: &str, content: Bytes) -> Result<Creation> {
+        if self.0.object_exists(bucket, key).await? {
+            return Ok(Creation::Existed);
+        }
+        self.0.put_object(bucket, key, once(content)).await?;
+        Ok(Creation::Created(Guarantee::CheckedFirst))
+    }
+}
+
+#[async_trait]
+impl ObjectStore for Plugin {
+    async fn init(&self, config: &Config) -> Result<()> {
+        self.0.init(config).await
+    }
+
+    async fn put_object(&self, bucket: &str, key: &str, body: ByteStream) -> Result<()> {
+        self.0.put_object(bucket, key, body).await
+    }
+
+    async fn object_exists(&self, bucket: &str, key: &str) -> Result<bool> {
+        self.0.object_exists(bucket, key).await
+    }
+
+    async fn get_object(&self, bucket: &str, key: &str) -> Result<ByteStream> {
+        self.0.get_object(bucket, key).await
+    }
+
+    async fn list_common_prefixes(
+        &self,
+        bucket: &str,
+        prefix: &str,
+        delimiter: &str,
+    ) -> Result<Vec<String>> {
+        self.0.list_common_prefixes(bucket, prefix, delimiter).await
+    }
+
+    async fn list_objects(&self, bucket: &str, prefix: &str) -> Result<Vec<String>> {
+        self.0.list_objects(bucket, prefix).await
+    }
+
+    async fn delete_object(&self, bucket: &str, key: &str) -> Result<()> {
+        self.0.delete_object(bucket, key).await
+    }
+
+    async fn create_signed_url(&self, bucket: &str, key: &str, ttl: Duration) -> Result<String> {
+        self.0.create_signed_url(bucket, key, ttl).await
+    }
+}

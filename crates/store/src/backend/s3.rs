@@ -1,0 +1,209 @@
+//! S3, and what speaks like it, without a plugin.
+//!
+//! Takes the settings of `velero-plugin-for-aws`, so that a location needs no change. Where we
+//! differ:
+//! - Credentials of the location win over those in the environment, always.
+//! - One tag is a valid `tagging`; the plugin wants two or more.
+//! - `checksumAlgorithm`: every request is signed over the hash of its content, which is what
+//!   protects it; `SHA256` is sent along if asked for, the others are accepted and are not.
+//! - `signatureVersion` and `enableSharedConfig` change nothing, as in the plugin.
+//! - Customer keys (`customerKeyEncryptionFile`, `customerKeyEncryptionSecret`) and credentials that
+//!   need a program, a login or a chain of roles are not built in: install the plugin for them.
+//! - Link-local and metadata addresses are refused, by name, by number and after resolution, and
+//!   redirects are not followed: a location must not make the server ask them for its credentials.
+//!
+//! Uploads go in parts of 5 MiB, two at a time, so that an object of any length takes 15 MiB of
+//! memory; up to 10,000 parts, like the plugin's. An upload that fails or is dropped is aborted.
+
+mod config;
+mod connection;
+mod credentials;
+mod endpoint;
+mod error;
+mod http;
+mod upload;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bowline_plugin::{ByteStream, Code, Config, Error, ObjectStore, Result};
+use bytes::Bytes;
+use futures::{StreamExt as _, TryStreamExt as _};
+use object_store::{GetOptions, ObjectStore as _, ObjectStoreExt as _, PutMode};
+
+use super::{Backend, Creation, Guarantee};
+use connection::Connection;
+use error::explain;
+
+/// What S3 locations may do on this server.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Whether addresses that only this machine or its cloud answers are allowed.
+    pub allow_link_local: bool,
+    /// Where credentials are looked for when a location has none.
+    pub environment: Environment,
+    /// How long a request that the server cannot answer is tried again.
+    pub retry_for: Duration,
+    /// How long to wait for the next byte of an answer.
+    pub silence: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            allow_link_local: false,
+            environment: Environment::default(),
+            retry_for: Duration::from_mins(2),
+            silence: Duration::from_mins(5),
+        }
+    }
+}
+
+/// The variables that the tools of AWS take their settings from. Their values are never printed.
+#[derive(Clone, Default)]
+pub struct Environment(pub BTreeMap<String, String>);
+
+impl Environment {
+    /// The variables of this process.
+    pub fn of_this_process() -> Self {
+        let is_ours = |name: &str| name == "HOME" || name.starts_with("AWS_");
+        Self(std::env::vars().filter(|(name, _)| is_ours(name)).collect())
+    }
+
+    /// A variable that is set, and not to nothing.
+    fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
+    }
+}
+
+impl fmt::Debug for Environment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+/// A bucket of S3.
+pub struct S3 {
+    options: Options,
+    connection: RwLock<Arc<Connection>>,
+}
+
+impl fmt::Debug for S3 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("S3").field("bucket", &self.connection().bucket).finish_non_exhaustive()
+    }
+}
+
+impl S3 {
+    /// The bucket that a location's settings name. Asks AWS for the region if none is set; the
+    /// bucket itself is not touched. Credentials are read once, so a location is opened again when
+    /// they have changed.
+    pub async fn connect(config: &Config, options: Options) -> Result<Self> {
+        let connection = Connection::new(config, &options).await?;
+        Ok(Self { options, connection: RwLock::new(Arc::new(connection)) })
+    }
+
+    fn connection(&self) -> Arc<Connection> {
+        Arc::clone(&self.connection.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The connection, if it is to this bucket.
+    fn to(&self, bucket: &str) -> Result<Arc<Connection>> {
+        let connection = self.connection();
+        if connection.bucket == bucket {
+            return Ok(connection);
+        }
+        let message = format!("opened for bucket `{}`, asked for `{bucket}`", connection.bucket);
+        Err(Error::new(Code::InvalidArgument, message))
+    }
+}
+
+#[async_trait]
+impl Backend for S3 {
+    async fn create_object(&self, bucket: &str, key: &str, content: Bytes) -> Result<Creation> {
+        let connection = self.to(bucket)?;
+        // Asked first, since some servers take the condition and ignore it.
+        if self.object_exists(bucket, key).await? {
+            return Ok(Creation::Existed);
+        }
+        match connection.put(key, content.clone(), PutMode::Create).await {
+            Ok(()) => Ok(Creation::Created(Guarantee::Atomic)),
+            Err(object_store::Error::AlreadyExists { .. }) => Ok(Creation::Existed),
+            Err(error) if error::is_not_implemented(&error) => {
+                let put = connection.put(key, content, PutMode::Overwrite).await;
+                put.map_err(|error| explain(bucket, &error))?;
+                Ok(Creation::Created(Guarantee::CheckedFirst))
+            }
+            Err(error) => Err(explain(bucket, &error)),
+        }
+    }
+}
+
+#[async_trait]
+impl ObjectStore for S3 {
+    async fn init(&self, config: &Config) -> Result<()> {
+        let connection = Arc::new(Connection::new(config, &self.options).await?);
+        *self.connection.write().unwrap_or_else(PoisonError::into_inner) = connection;
+        Ok(())
+    }
+
+    async fn put_object(&self, bucket: &str, key: &str, body: ByteStream) -> Result<()> {
+        upload::stream(&*self.to(bucket)?, key, body).await
+    }
+
+    async fn object_exists(&self, bucket: &str, key: &str) -> Result<bool> {
+        let connection = self.to(bucket)?;
+        match connection.store.head(&connection::path(key)?).await {
+            Ok(_) => Ok(true),
+            Err(object_store::Error::NotFound { .. }) => Ok(false),
+            Err(error) => Err(explain(bucket, &error)),
+        }
+    }
+
+    async fn get_object(&self, bucket: &str, key: &str) -> Result<ByteStream> {
+        let connection = self.to(bucket)?;
+        let path = connection::path(key)?;
+        let result = connection.store.get_opts(&path, GetOptions::default()).await;
+        let object = result.map_err(|error| explain(bucket, &error))?;
+        Ok(object.into_stream().map_err(std::io::Error::other).boxed())
+    }
+
+    async fn list_common_prefixes(
+        &self,
+        bucket: &str,
+        prefix: &str,
+        delimiter: &str,
+    ) -> Result<Vec<String>> {
+        let connection = self.to(bucket)?;
+        let listed = connection.list(prefix, Some(delimiter)).await;
+        let found = listed.map_err(|error| explain(bucket, &error))?;
+        Ok(found.prefixes)
+    }
+
+    async fn list_objects(&self, bucket: &str, prefix: &str) -> Result<Vec<String>> {
+        let connection = self.to(bucket)?;
+        let listed = connection.list(prefix, None).await;
+        let found = listed.map_err(|error| explain(bucket, &error))?;
+        Ok(found.keys)
+    }
+
+    async fn delete_object(&self, bucket: &str, key: &str) -> Result<()> {
+        let connection = self.to(bucket)?;
+        match connection.store.delete(&connection::path(key)?).await {
+            Ok(()) => Ok(()),
+            Err(error @ object_store::Error::NotFound { .. }) if !error::no_bucket(&error) => {
+                Ok(())
+            }
+            Err(error) => Err(explain(bucket, &error)),
+        }
+    }
+
+    async fn create_signed_url(&self, bucket: &str, key: &str, ttl: Duration) -> Result<String> {
+        let connection = self.to(bucket)?;
+        let signed = connection.signed_url(&connection::path(key)?, ttl).await;
+        signed.map_err(|error| explain(bucket, &error))
+    }
+}

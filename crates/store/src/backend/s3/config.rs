@@ -1,0 +1,223 @@
+//! The settings of a location, read.
+
+use std::path::PathBuf;
+
+use bowline_plugin::{Code, Config, Error, Result};
+use object_store::TagSet;
+use object_store::aws::Checksum;
+use reqwest::Url;
+
+use super::endpoint;
+use crate::backend::{BUCKET, CA_CERT, CREDENTIALS_FILE, refuse_unknown};
+
+/// The settings that `velero-plugin-for-aws` 1.14 knows, beside those that all plugins get.
+const KNOWN: [&str; 15] = [
+    "region",
+    "s3Url",
+    "publicUrl",
+    "kmsKeyId",
+    "customerKeyEncryptionFile",
+    "customerKeyEncryptionSecret",
+    "s3ForcePathStyle",
+    "signatureVersion",
+    CREDENTIALS_FILE,
+    "profile",
+    "serverSideEncryption",
+    "insecureSkipTLSVerify",
+    "enableSharedConfig",
+    "tagging",
+    "checksumAlgorithm",
+];
+const CHECKSUMS: [&str; 6] = ["", "CRC32", "CRC32C", "CRC64NVME", "SHA1", "SHA256"];
+const MAX_TAGS: usize = 10;
+
+/// What a location asks for.
+#[derive(Clone, Debug)]
+pub(super) struct Settings {
+    pub bucket: String,
+    pub region: Option<String>,
+    pub url: Option<Url>,
+    pub public_url: Option<Url>,
+    pub path_style: bool,
+    pub ca_cert: Option<String>,
+    pub skip_tls_verify: bool,
+    pub profile: Option<String>,
+    pub credentials_file: Option<PathBuf>,
+    pub encryption: Encryption,
+    pub tags: TagSet,
+    pub checksum: Option<Checksum>,
+}
+
+/// How S3 is to encrypt what it keeps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Encryption {
+    /// As the bucket says.
+    AsBucket,
+    /// With this algorithm: `AES256`, `aws:kms`.
+    Algorithm(String),
+    /// With this key of KMS.
+    Kms(String),
+}
+
+impl Settings {
+    pub(super) fn read(config: &Config, allow_link_local: bool) -> Result<Self> {
+        refuse_unknown(config, &KNOWN)?;
+        let get = |key: &str| config.get(key).filter(|value| !value.is_empty()).cloned();
+        for key in ["customerKeyEncryptionFile", "customerKeyEncryptionSecret"] {
+            if get(key).is_some() {
+                return invalid(format!(
+                    "`{key}` is not built in: install `velero-plugin-for-aws`, or use `kmsKeyId`"
+                ));
+            }
+        }
+        let url = |key: &str| get(key).map(|text| endpoint::parse(key, &text)).transpose();
+        let service = url("s3Url")?;
+        if let Some(service) = &service {
+            endpoint::check(service, allow_link_local)?;
+        }
+        let bucket = get(BUCKET).unwrap_or_default();
+        if !is_word(&bucket, b"-_.") {
+            return invalid(format!("`{bucket}` is no name of a bucket"));
+        }
+        let region = get("region");
+        if let Some(region) = region.as_deref().filter(|region| !is_word(region, b"-_")) {
+            return invalid(format!("`{region}` is no name of a region"));
+        }
+        let checksum = get("checksumAlgorithm").unwrap_or_default();
+        if !CHECKSUMS.contains(&checksum.as_str()) {
+            return invalid(format!("invalid checksum algorithm: {checksum}"));
+        }
+        Ok(Self {
+            bucket,
+            region,
+            url: service,
+            public_url: url("publicUrl")?,
+            path_style: flag(config, "s3ForcePathStyle")?,
+            ca_cert: get(CA_CERT),
+            skip_tls_verify: flag(config, "insecureSkipTLSVerify")?,
+            profile: get("profile"),
+            credentials_file: get(CREDENTIALS_FILE).map(PathBuf::from),
+            encryption: match (get("kmsKeyId"), get("serverSideEncryption")) {
+                (Some(key), _) => Encryption::Kms(key),
+                (None, Some(algorithm)) => Encryption::Algorithm(algorithm),
+                (None, None) => Encryption::AsBucket,
+            },
+            tags: tags(get("tagging").as_deref().unwrap_or_default())?,
+            checksum: (checksum == "SHA256").then_some(Checksum::SHA256),
+        })
+    }
+}
+
+/// Whether a text has only letters, digits and the given signs, so that it can be put into an
+/// address without becoming another.
+pub(super) fn is_word(text: &str, signs: &[u8]) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || signs.contains(&b))
+}
+
+/// A flag in the spellings that Go's `ParseBool` takes.
+fn flag(config: &Config, key: &str) -> Result<bool> {
+    match config.get(key).map_or("", String::as_str) {
+        "1" | "t" | "T" | "TRUE" | "true" | "True" => Ok(true),
+        "" | "0" | "f" | "F" | "FALSE" | "false" | "False" => Ok(false),
+        other => invalid(format!("could not parse `{key}` (expected bool): `{other}`")),
+    }
+}
+
+/// Tags as they come in an address: `Key1=Value1&Key2=Value2`.
+fn tags(text: &str) -> Result<TagSet> {
+    let mut tags = TagSet::default();
+    if text.is_empty() {
+        return Ok(tags);
+    }
+    let parts: Vec<&str> = text.split('&').collect();
+    if parts.len() > MAX_TAGS {
+        return invalid(format!("`tagging` has more than the {MAX_TAGS} tags that S3 allows"));
+    }
+    if parts.iter().any(|part| part.split('=').count() != 2) {
+        return invalid("`tagging` must be like `Key1=Value1&Key2=Value2`".to_owned());
+    }
+    let decoded = Url::parse(&format!("x:/?{text}"))
+        .map_err(|_| Error::new(Code::InvalidArgument, "`tagging` is no list of tags"))?;
+    for (key, value) in decoded.query_pairs() {
+        if key.is_empty() || key.chars().count() > 128 || value.chars().count() > 256 {
+            return invalid(
+                "a tag of S3 has a key of 1 to 128 characters and a value of up to 256".to_owned(),
+            );
+        }
+        tags.push(&key, &value);
+    }
+    Ok(tags)
+}
+
+pub(super) fn invalid<T>(message: String) -> Result<T> {
+    Err(Error::new(Code::InvalidArgument, message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(pairs: &[(&str, &str)]) -> Result<Settings> {
+        let mut config: Config =
+            pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        config.entry("bucket".to_owned()).or_insert_with(|| "b".to_owned());
+        Settings::read(&config, false)
+    }
+
+    fn refusal(pairs: &[(&str, &str)]) -> String {
+        read(pairs).unwrap_err().message().to_owned()
+    }
+
+    #[test]
+    fn all_settings_of_the_plugin_are_known_and_no_others() {
+        let settings = read(&[
+            ("region", "eu-west-1"),
+            ("s3Url", "https://minio.example:9000"),
+            ("publicUrl", "https://public.example"),
+            ("s3ForcePathStyle", "true"),
+            ("insecureSkipTLSVerify", "T"),
+            ("profile", "ops"),
+            ("credentialsFile", "/c"),
+            ("serverSideEncryption", "AES256"),
+            ("tagging", "a=1&b=x+y%26"),
+            ("signatureVersion", "4"),
+            ("enableSharedConfig", "true"),
+            ("checksumAlgorithm", "SHA256"),
+            ("caCert", "PEM"),
+            ("prefix", "p"),
+        ])
+        .unwrap();
+        assert!(settings.path_style && settings.skip_tls_verify);
+        assert_eq!(settings.encryption, Encryption::Algorithm("AES256".to_owned()));
+        assert_eq!(settings.tags.encoded(), "a=1&b=x+y%26");
+        assert_eq!(settings.checksum, Some(Checksum::SHA256));
+        let error = refusal(&[("regoin", "x")]);
+        assert!(error.contains("invalid keys [\"regoin\"]"), "{error}");
+    }
+
+    #[test]
+    fn a_kms_key_wins_over_an_algorithm() {
+        let settings = read(&[("kmsKeyId", "k"), ("serverSideEncryption", "AES256")]).unwrap();
+        assert_eq!(settings.encryption, Encryption::Kms("k".to_owned()));
+    }
+
+    #[test]
+    fn values_that_mean_nothing_are_refused_with_their_key() {
+        for (key, value, expected) in [
+            ("s3ForcePathStyle", "yes", "s3ForcePathStyle"),
+            ("insecureSkipTLSVerify", "no", "insecureSkipTLSVerify"),
+            ("checksumAlgorithm", "MD5", "invalid checksum algorithm: MD5"),
+            ("tagging", "a", "Key1=Value1"),
+            ("tagging", "a=b=c", "Key1=Value1"),
+            ("tagging", "a=1&b=2&c=3&d=4&e=5&f=6&g=7&h=8&i=9&j=0&k=1", "10 tags"),
+            ("region", "evil.example/#", "no name of a region"),
+            ("bucket", "evil.example/#", "no name of a bucket"),
+            ("bucket", "", "no name of a bucket"),
+            ("customerKeyEncryptionFile", "/etc/shadow", "velero-plugin-for-aws"),
+            ("customerKeyEncryptionSecret", "a/b", "velero-plugin-for-aws"),
+        ] {
+            let error = refusal(&[(key, value)]);
+            assert!(error.contains(expected), "{key}={value}: {error}");
+        }
+    }
+}

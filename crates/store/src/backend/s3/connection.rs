@@ -1,0 +1,228 @@
+//! A bucket that requests can be sent to.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bowline_plugin::{Code, Config, Error, Result};
+use bytes::Bytes;
+use http::Method;
+use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::list::{PaginatedListOptions, PaginatedListStore as _};
+use object_store::path::Path;
+use object_store::signer::Signer as _;
+use object_store::{ClientOptions, ObjectStore as _, PutMode, PutOptions, RetryConfig, TagSet};
+use reqwest::Url;
+
+use super::config::{Encryption, Settings, invalid, is_word};
+use super::credentials::{self, Identity};
+use super::http::{self as transport, Connector};
+use super::{Environment, Options, endpoint};
+
+/// The region of services that have none.
+const ANY_REGION: &str = "us-east-1";
+const SERVER_SIDE_ENCRYPTION: &str = "aws_server_side_encryption";
+/// How often a request is tried again at most.
+const RETRIES: usize = 20;
+
+/// A bucket.
+pub(super) struct Connection {
+    pub bucket: String,
+    pub store: AmazonS3,
+    pub tags: TagSet,
+    /// The same bucket, under the address that users reach.
+    public: Option<AmazonS3>,
+}
+
+/// What lies below a prefix.
+#[derive(Debug, Default)]
+pub(super) struct Listed {
+    pub keys: Vec<String>,
+    pub prefixes: Vec<String>,
+}
+
+impl Connection {
+    pub(super) async fn new(config: &Config, options: &Options) -> Result<Self> {
+        let settings = Settings::read(config, options.allow_link_local)?;
+        let found = credentials::find(&settings, &options.environment)?;
+        let connector = Arc::new(Connector::new(&settings, options)?);
+        let region = region(&settings, found.region.as_deref(), &options.environment, &connector);
+        let region = region.await?;
+        let build = |service: Option<&Url>| {
+            let built = builder(&settings, service, &region, options).and_then(|builder| {
+                authenticate(builder, &found.identity, &options.environment)
+                    .with_http_connector(SharedConnector(Arc::clone(&connector)))
+                    .build()
+            });
+            built.map_err(|error| Error::new(Code::InvalidArgument, error.to_string()))
+        };
+        Ok(Self {
+            store: build(settings.url.as_ref())?,
+            public: settings.public_url.as_ref().map(|url| build(Some(url))).transpose()?,
+            tags: settings.tags.clone(),
+            bucket: settings.bucket,
+        })
+    }
+
+    pub(super) async fn put(
+        &self,
+        key: &str,
+        content: Bytes,
+        mode: PutMode,
+    ) -> object_store::Result<()> {
+        let options = PutOptions { mode, tags: self.tags.clone(), ..PutOptions::default() };
+        self.store.put_opts(&Path::parse(key)?, content.into(), options).await.map(drop)
+    }
+
+    pub(super) async fn list(
+        &self,
+        prefix: &str,
+        delimiter: Option<&str>,
+    ) -> object_store::Result<Listed> {
+        let mut listed = Listed::default();
+        let mut page_token = None;
+        loop {
+            let options = PaginatedListOptions {
+                delimiter: delimiter.map(|text| Cow::Owned(text.to_owned())),
+                page_token,
+                ..PaginatedListOptions::default()
+            };
+            let some_prefix = Some(prefix).filter(|prefix| !prefix.is_empty());
+            let page = self.store.list_paginated(some_prefix, options).await?;
+            let keys = page.result.objects.into_iter().map(|object| object.location.to_string());
+            // An object that stands for a folder has lost the slash at its end, and is not meant.
+            listed.keys.extend(keys.filter(|key| key.starts_with(prefix)));
+            let end = delimiter.unwrap_or_default();
+            listed.prefixes.extend(page.result.common_prefixes.iter().map(|path| {
+                let text = path.as_ref();
+                if text.ends_with(end) { text.to_owned() } else { format!("{text}{end}") }
+            }));
+            page_token = page.page_token;
+            if page_token.is_none() {
+                return Ok(listed);
+            }
+        }
+    }
+
+    pub(super) async fn signed_url(
+        &self,
+        path: &Path,
+        ttl: Duration,
+    ) -> object_store::Result<String> {
+        let store = self.public.as_ref().unwrap_or(&self.store);
+        Ok(store.signed_url(Method::GET, path, ttl).await?.to_string())
+    }
+}
+
+/// A key as it is; one that would become another on its way is refused.
+pub(super) fn path(key: &str) -> Result<Path> {
+    match Path::parse(key) {
+        Ok(path) if path.as_ref() == key && !key.is_empty() => Ok(path),
+        _ => invalid(format!(
+            "{key:?} is no key here: it has an empty part, a part `.` or `..`, or control characters"
+        )),
+    }
+}
+
+/// The region: as set, as the environment or the profile says, or as AWS says.
+async fn region(
+    settings: &Settings,
+    of_profile: Option<&str>,
+    environment: &Environment,
+    connector: &Connector,
+) -> Result<String> {
+    let of_environment =
+        || environment.get("AWS_REGION").or_else(|| environment.get("AWS_DEFAULT_REGION"));
+    let known = settings.region.as_deref().or_else(of_environment).or(of_profile);
+    let region = match (known, &settings.url) {
+        (Some(region), _) => region.to_owned(),
+        (None, Some(_)) => ANY_REGION.to_owned(),
+        (None, None) => transport::region_of(connector, &settings.bucket).await?,
+    };
+    // It becomes part of addresses.
+    if is_word(&region, b"-_") { Ok(region) } else { invalid(format!("`{region}` is no region")) }
+}
+
+fn builder(
+    settings: &Settings,
+    service: Option<&Url>,
+    region: &str,
+    options: &Options,
+) -> object_store::Result<AmazonS3Builder> {
+    let address = endpoint::of_bucket(settings, service, region);
+    let is_plain = address.url.starts_with("http://");
+    let retry = RetryConfig {
+        max_retries: RETRIES,
+        retry_timeout: options.retry_for,
+        ..RetryConfig::default()
+    };
+    let mut builder = AmazonS3Builder::new()
+        .with_bucket_name(&settings.bucket)
+        .with_region(region)
+        .with_endpoint(address.url)
+        .with_virtual_hosted_style_request(address.in_host)
+        .with_client_options(ClientOptions::new().with_allow_http(is_plain))
+        .with_retry(retry)
+        // Not all that speaks like S3 can delete many at once.
+        .with_disable_bulk_delete(true);
+    if let Some(checksum) = settings.checksum {
+        builder = builder.with_checksum_algorithm(checksum);
+    }
+    Ok(match &settings.encryption {
+        Encryption::AsBucket => builder,
+        Encryption::Kms(key) => builder.with_sse_kms_encryption(key),
+        // The key has no name that others may use, only a text.
+        Encryption::Algorithm(algorithm) => {
+            builder.with_config(SERVER_SIDE_ENCRYPTION.parse()?, algorithm)
+        }
+    })
+}
+
+fn authenticate(
+    builder: AmazonS3Builder,
+    identity: &Identity,
+    environment: &Environment,
+) -> AmazonS3Builder {
+    match identity {
+        Identity::Keys { id, secret, token } => {
+            let builder = builder.with_access_key_id(id).with_secret_access_key(secret);
+            token.iter().fold(builder, AmazonS3Builder::with_token)
+        }
+        Identity::Role { arn, token_file, session } => {
+            let builder = builder
+                .with_config(AmazonS3ConfigKey::RoleArn, arn)
+                .with_config(AmazonS3ConfigKey::WebIdentityTokenFile, token_file);
+            session.iter().fold(builder, |builder, session| {
+                builder.with_config(AmazonS3ConfigKey::RoleSessionName, session)
+            })
+        }
+        Identity::Machine => [
+            (
+                "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+                AmazonS3ConfigKey::ContainerCredentialsRelativeUri,
+            ),
+            ("AWS_CONTAINER_CREDENTIALS_FULL_URI", AmazonS3ConfigKey::ContainerCredentialsFullUri),
+            (
+                "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
+                AmazonS3ConfigKey::ContainerAuthorizationTokenFile,
+            ),
+        ]
+        .into_iter()
+        .fold(builder, |builder, (name, key)| match environment.get(name) {
+            Some(value) => builder.with_config(key, value),
+            None => builder,
+        }),
+    }
+}
+
+#[derive(Debug)]
+struct SharedConnector(Arc<Connector>);
+
+impl object_store::client::HttpConnector for SharedConnector {
+    fn connect(
+        &self,
+        options: &ClientOptions,
+    ) -> object_store::Result<object_store::client::HttpClient> {
+        self.0.connect(options)
+    }
+}

@@ -1,0 +1,178 @@
+//! Addresses: which are allowed, and which one a bucket has.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use bowline_plugin::{Code, Error, Result};
+use reqwest::Url;
+
+use super::config::{Settings, invalid};
+
+/// Names under which clouds hand out credentials to whoever asks from the inside.
+const METADATA_NAMES: [&str; 7] = [
+    "instance-data",
+    "instance-data.ec2.internal",
+    "metadata",
+    "metadata.azure.internal",
+    "metadata.goog",
+    "metadata.google.internal",
+    "metadata.internal",
+];
+/// Numbers for the same, outside of the link-local range.
+const METADATA_ADDRESSES: [IpAddr; 3] = [
+    // Alibaba Cloud
+    IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
+    // Oracle Cloud
+    IpAddr::V4(Ipv4Addr::new(192, 0, 0, 192)),
+    // AWS over IPv6
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
+];
+
+/// Reads an address of a service.
+pub(super) fn parse(key: &str, text: &str) -> Result<Url> {
+    let refused = |reason: &str| {
+        Error::new(
+            Code::InvalidArgument,
+            format!("`{key}` {reason}; it must be like `https://host:port`"),
+        )
+    };
+    let url = Url::parse(text).map_err(|_| refused("is no address"))?;
+    if !matches!(url.scheme(), "http" | "https") {
+        return Err(refused("must start with http:// or https://"));
+    }
+    // Not repeated in the message, since it may hold a password.
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err(refused("must not hold a user or password"));
+    }
+    if url.query().is_some() || url.fragment().is_some() {
+        return Err(refused("must not have a query or fragment"));
+    }
+    Ok(url)
+}
+
+/// Refuses an address behind which a cloud hands out credentials.
+pub(super) fn check(url: &Url, allow_link_local: bool) -> Result<()> {
+    let host = url.host_str().unwrap_or_default().to_ascii_lowercase();
+    let host = host.trim_end_matches('.');
+    // Other spellings of numbers, such as 0xa9fea9fe, have been made plain by the parser.
+    let number = host.trim_start_matches('[').trim_end_matches(']').parse().ok();
+    let is_bad = number.map_or(METADATA_NAMES.contains(&host), is_forbidden);
+    if is_bad && !allow_link_local {
+        return invalid(format!(
+            "`s3Url` is refused: {host} is a link-local or metadata address, which could hand out \
+             the server's own credentials; the server allows such addresses only if told so"
+        ));
+    }
+    Ok(())
+}
+
+/// Whether an address is link-local, or one of a metadata service.
+pub(super) fn is_forbidden(address: IpAddr) -> bool {
+    let address = address.to_canonical();
+    let is_link_local = match address {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    is_link_local || METADATA_ADDRESSES.contains(&address)
+}
+
+/// The address of a bucket, and whether the bucket is part of the host rather than the path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct BucketAddress {
+    pub url: String,
+    pub in_host: bool,
+}
+
+/// Where the bucket of some settings is, at a service or, without one, at AWS.
+pub(super) fn of_bucket(settings: &Settings, service: Option<&Url>, region: &str) -> BucketAddress {
+    let bucket = &settings.bucket;
+    let domain = if region.starts_with("cn-") { "amazonaws.com.cn" } else { "amazonaws.com" };
+    let (scheme, host, rest) = match service {
+        Some(url) => {
+            let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
+            let path = url.path().trim_end_matches('/');
+            let host = url.host_str().unwrap_or_default().to_owned();
+            (url.scheme(), host, format!("{port}{path}"))
+        }
+        None => ("https", format!("s3.{region}.{domain}"), String::new()),
+    };
+    let is_number = host.starts_with('[') || host.parse::<Ipv4Addr>().is_ok();
+    let is_label = bucket.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-'));
+    // A name with dots fits no certificate of `*.host`.
+    let fits = is_label || (scheme == "http" && !bucket.bytes().any(|b| b.is_ascii_uppercase()));
+    let in_host = !settings.path_style && !is_number && fits;
+    let host = if in_host { format!("{bucket}.{host}") } else { host };
+    BucketAddress { url: format!("{scheme}://{host}{rest}"), in_host }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bowline_plugin::Config;
+
+    #[test]
+    fn metadata_addresses_are_refused_however_they_are_spelled() {
+        for text in [
+            "http://169.254.169.254",
+            "http://169.254.0.1:8080/latest",
+            "http://0xa9fea9fe/",
+            "http://2852039166",
+            "http://0251.0376.0251.0376",
+            "http://[fe80::1]",
+            "http://[febf::1]",
+            "http://[::ffff:169.254.169.254]",
+            "http://[fd00:ec2::254]",
+            "http://100.100.100.200",
+            "http://metadata.google.internal",
+            "http://METADATA.google.internal./computeMetadata",
+            "http://metadata",
+            "https://instance-data.ec2.internal",
+        ] {
+            let url = parse("s3Url", text).unwrap();
+            let error = check(&url, false).unwrap_err();
+            assert!(error.message().contains("metadata address"), "{text}: {error}");
+            check(&url, true).unwrap();
+        }
+        for text in
+            ["http://127.0.0.1:9000", "https://s3.example", "http://[::1]:1", "http://10.0.0.1"]
+        {
+            check(&parse("s3Url", text).unwrap(), false).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_is_no_address_of_a_service_is_refused_without_repeating_it() {
+        for text in
+            ["minio:9000", "ftp://host", "/path", "", "https://host/?a=b", "https://host/#a"]
+        {
+            assert!(parse("s3Url", text).is_err(), "{text}");
+        }
+        let error = parse("s3Url", "https://user:hunter2@host").unwrap_err();
+        assert!(!error.message().contains("hunter2"), "{error}");
+    }
+
+    #[test]
+    fn a_bucket_is_part_of_the_host_where_the_plugin_puts_it_there() {
+        let address = |url: &str, bucket: &str, path_style: &str, region: &str| {
+            let config: Config =
+                [("bucket", bucket), ("s3ForcePathStyle", path_style), ("s3Url", url)]
+                    .map(|(k, v)| (k.to_owned(), v.to_owned()))
+                    .into();
+            let settings = Settings::read(&config, false).unwrap();
+            of_bucket(&settings, settings.url.as_ref(), region).url
+        };
+        for (url, bucket, path_style, region, expected) in [
+            ("", "b", "", "eu-west-1", "https://b.s3.eu-west-1.amazonaws.com"),
+            ("", "b", "true", "eu-west-1", "https://s3.eu-west-1.amazonaws.com"),
+            ("", "a.b", "", "eu-west-1", "https://s3.eu-west-1.amazonaws.com"),
+            ("", "b", "", "cn-north-1", "https://b.s3.cn-north-1.amazonaws.com.cn"),
+            ("http://minio:9000/", "b", "", "x", "http://b.minio:9000"),
+            ("http://minio:9000/", "b", "true", "x", "http://minio:9000"),
+            ("https://host/base/", "b", "true", "x", "https://host/base"),
+            ("http://127.0.0.1:9000", "b", "", "x", "http://127.0.0.1:9000"),
+            ("http://[::1]:9000", "b", "", "x", "http://[::1]:9000"),
+            ("https://host", "Old_Bucket", "", "x", "https://host"),
+        ] {
+            assert_eq!(address(url, bucket, path_style, region), expected, "{url} {bucket}");
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! What S3 says, in words that say what to do.
+
+use std::error::Error as _;
+
+use bowline_plugin::{Code, Error};
+use object_store::Error as S3Error;
+
+/// How much of an answer that is not in the format of S3 is repeated.
+const MAX_TEXT: usize = 400;
+
+/// The error that users see. What was being done with which object, the caller knows.
+pub(super) fn explain(bucket: &str, error: &S3Error) -> Error {
+    let said = Said::of(error);
+    let (code, reason) = match (kind(error, &said), said.text) {
+        (Kind::NoBucket, text) => {
+            let hint = "create it, or correct `spec.objectStorage.bucket`";
+            (Code::FailedPrecondition, format!("bucket `{bucket}` does not exist: {hint} ({text})"))
+        }
+        (Kind::NotFound, text) => (Code::NotFound, format!("it does not exist ({text})")),
+        (Kind::Denied, text) => {
+            let hint = "the credentials of the location do not allow it";
+            (Code::PermissionDenied, format!("{hint} ({text})"))
+        }
+        (Kind::Unauthenticated, text) => {
+            let hint = "the credentials of the location are not accepted";
+            (Code::Unauthenticated, format!("{hint} ({text})"))
+        }
+        (Kind::Refused, text) => (Code::FailedPrecondition, text),
+        (Kind::NotImplemented, text) => (Code::Unimplemented, text),
+        (Kind::Passing, text) => (Code::Unavailable, text),
+    };
+    Error::new(code, reason)
+}
+
+/// Whether it was the bucket that is missing.
+pub(super) fn no_bucket(error: &S3Error) -> bool {
+    matches!(kind(error, &Said::of(error)), Kind::NoBucket)
+}
+
+/// Whether the server does not know what it was asked for.
+pub(super) fn is_not_implemented(error: &S3Error) -> bool {
+    matches!(kind(error, &Said::of(error)), Kind::NotImplemented)
+}
+
+enum Kind {
+    NoBucket,
+    NotFound,
+    Denied,
+    Unauthenticated,
+    /// It will be the same the next time.
+    Refused,
+    NotImplemented,
+    /// No connection, or a server that answers 5xx longer than we try.
+    Passing,
+}
+
+/// Some requests of object_store keep the status of an answer, others have it in their text only.
+fn kind(error: &S3Error, said: &Said) -> Kind {
+    match (said.code.as_deref(), said.status) {
+        (Some("NoSuchBucket"), _) => return Kind::NoBucket,
+        (Some("NotImplemented"), _) | (_, Some(501)) => return Kind::NotImplemented,
+        (
+            Some("InvalidAccessKeyId" | "ExpiredToken" | "InvalidToken" | "SignatureDoesNotMatch"),
+            _,
+        )
+        | (_, Some(401)) => return Kind::Unauthenticated,
+        (_, Some(403)) => return Kind::Denied,
+        (_, Some(404)) => return Kind::NotFound,
+        (_, Some(429)) => return Kind::Passing,
+        (_, Some(300..=499)) => return Kind::Refused,
+        _ => {}
+    }
+    match error {
+        S3Error::NotFound { .. } => Kind::NotFound,
+        S3Error::PermissionDenied { .. } => Kind::Denied,
+        S3Error::Unauthenticated { .. } => Kind::Unauthenticated,
+        S3Error::AlreadyExists { .. }
+        | S3Error::Precondition { .. }
+        | S3Error::NotModified { .. }
+        | S3Error::InvalidPath { .. }
+        | S3Error::UnknownConfigurationKey { .. } => Kind::Refused,
+        S3Error::NotImplemented { .. } | S3Error::NotSupported { .. } => Kind::NotImplemented,
+        _ => Kind::Passing,
+    }
+}
+
+/// What the server said.
+struct Said {
+    /// The status of its answer.
+    status: Option<u16>,
+    /// S3's own code.
+    code: Option<String>,
+    /// For people, on one line. Of an answer in S3's format only code and message: the rest is long,
+    /// and is about the request.
+    text: String,
+}
+
+impl Said {
+    fn of(error: &S3Error) -> Self {
+        let full = error.to_string();
+        let status = full
+            .split_once("status code: ")
+            .and_then(|(_, rest)| rest.get(..3).and_then(|digits| digits.parse::<u16>().ok()));
+        let code = between(&full, "<Code>", "</Code>").map(str::to_owned);
+        let text = match (&code, between(&full, "<Message>", "</Message>")) {
+            (Some(code), Some(message)) => format!("{code}: {message}"),
+            (Some(code), None) => code.clone(),
+            (None, _) => shorten(&with_cause(error, &full)),
+        };
+        Self { status, code, text }
+    }
+}
+
+fn between<'a>(text: &'a str, begin: &str, end: &str) -> Option<&'a str> {
+    let (_, rest) = text.split_once(begin)?;
+    rest.split_once(end).map(|(inside, _)| inside)
+}
+
+/// Why a connection failed is told only by the last link of the chain.
+fn with_cause(error: &S3Error, full: &str) -> String {
+    let mut last = error.source();
+    while let Some(next) = last.and_then(|link| link.source()) {
+        last = Some(next);
+    }
+    match last.map(ToString::to_string) {
+        Some(cause) if !full.contains(&cause) => format!("{cause} ({full})"),
+        _ => full.to_owned(),
+    }
+}
+
+fn shorten(text: &str) -> String {
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    match line.char_indices().nth(MAX_TEXT) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line,
+    }
+}

@@ -1,0 +1,127 @@
+//! How requests travel: with the certificates of the location, to allowed addresses, and no further.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bowline_plugin::{Code, Error, Result};
+use object_store::client::{HttpClient, HttpConnector};
+use object_store::{ClientConfigKey, ClientOptions};
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use reqwest::redirect::Policy;
+use reqwest::{Certificate, Client};
+use rustls::crypto::{CryptoProvider, ring};
+
+use super::config::{Settings, invalid};
+use super::{Options, endpoint};
+
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+const REGION_LIMIT: Duration = Duration::from_secs(30);
+const USER_AGENT: &str = concat!("bowline/", env!("CARGO_PKG_VERSION"));
+
+/// Makes clients for one location.
+#[derive(Debug)]
+pub(super) struct Connector {
+    certificates: Vec<Certificate>,
+    skip_tls_verify: bool,
+    allow_link_local: bool,
+    silence: Duration,
+}
+
+impl Connector {
+    pub(super) fn new(settings: &Settings, options: &Options) -> Result<Self> {
+        let certificates = match &settings.ca_cert {
+            None => Vec::new(),
+            Some(pem) => match Certificate::from_pem_bundle(pem.as_bytes()) {
+                Ok(certificates) if !certificates.is_empty() => certificates,
+                _ => return invalid("`caCert` holds no certificate in PEM format".to_owned()),
+            },
+        };
+        Ok(Self {
+            certificates,
+            skip_tls_verify: settings.skip_tls_verify,
+            allow_link_local: options.allow_link_local,
+            silence: options.silence,
+        })
+    }
+
+    fn client(&self, allow_http: bool) -> reqwest::Result<Client> {
+        if CryptoProvider::get_default().is_none() {
+            // Fails if another thread was faster, which is as good.
+            let _ = ring::default_provider().install_default();
+        }
+        let mut client = Client::builder()
+            .user_agent(USER_AGENT)
+            .http1_only()
+            .https_only(!allow_http)
+            .connect_timeout(CONNECT_LIMIT)
+            .read_timeout(self.silence)
+            // A redirect could lead to an address that was refused.
+            .redirect(Policy::none())
+            .tls_certs_merge(self.certificates.iter().cloned())
+            .tls_danger_accept_invalid_certs(self.skip_tls_verify);
+        if !self.allow_link_local {
+            client = client.dns_resolver(Arc::new(Guarded));
+        }
+        client.build()
+    }
+}
+
+impl HttpConnector for Connector {
+    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+        let allow_http = options.get_config_value(&ClientConfigKey::AllowHttp);
+        let client = self.client(allow_http.as_deref() == Some("true"));
+        client
+            .map(HttpClient::new)
+            .map_err(|error| object_store::Error::Generic { store: "S3", source: Box::new(error) })
+    }
+}
+
+/// Asks AWS which region a bucket is in.
+pub(super) async fn region_of(connector: &Connector, bucket: &str) -> Result<String> {
+    let unknown = |reason: String| {
+        let message =
+            format!("cannot find out the region of bucket `{bucket}`, set `region`: {reason}");
+        Error::new(Code::Unavailable, message)
+    };
+    let client = connector.client(false).map_err(|error| unknown(error.to_string()))?;
+    let request = client.head(format!("https://s3.amazonaws.com/{bucket}")).timeout(REGION_LIMIT);
+    let answer = request.send().await.map_err(|error| unknown(error.to_string()))?;
+    let region = answer.headers().get("x-amz-bucket-region").and_then(|name| name.to_str().ok());
+    region.map(str::to_owned).ok_or_else(|| unknown(format!("AWS answers {}", answer.status())))
+}
+
+/// Resolves names, but not to addresses that are refused as numbers.
+#[derive(Debug)]
+struct Guarded;
+
+impl Resolve for Guarded {
+    fn resolve(&self, name: Name) -> Resolving {
+        Box::pin(async move {
+            let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
+            let addresses: Vec<SocketAddr> = found.collect();
+            if let Some(bad) = addresses.iter().find(|found| endpoint::is_forbidden(found.ip())) {
+                let message = format!(
+                    "{} is refused: it leads to the link-local or metadata address {}",
+                    name.as_str(),
+                    bad.ip()
+                );
+                return Err(message.into());
+            }
+            Ok(Box::new(addresses.into_iter()) as Addrs)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_name_that_leads_to_a_metadata_address_is_not_resolved() {
+        let resolve = |name: &str| Guarded.resolve(name.parse().unwrap());
+        let Err(error) = resolve("169.254.169.254").await else { panic!("it is refused") };
+        assert!(error.to_string().contains("169.254.169.254 is refused"), "{error}");
+        assert!(resolve("localhost").await.unwrap().next().is_some());
+    }
+}

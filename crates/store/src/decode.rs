@@ -1,0 +1,232 @@
+//! Reading what somebody else may have written: nothing is read without a limit.
+//!
+//! Accepted is what any gzip and JSON reader of Velero accepts: several members one after the other,
+//! and `null` where there could be a list or a map. Refused, with the reason, is what is larger than
+//! it should be, packed or unpacked, or unpacks to a multiple of itself that no honest file does.
+
+use std::io::{self, Read};
+
+use bowline_api::Backup;
+use bytes::Bytes;
+use flate2::read::MultiGzDecoder;
+use serde::de::DeserializeOwned;
+
+use crate::name::BackupName;
+
+/// How much is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes as they lie in the bucket.
+    pub packed: u64,
+    /// Bytes after decompression.
+    pub unpacked: u64,
+    /// Bytes after decompression for each byte before, once there are [`Self::FREE`] of them.
+    pub ratio: u64,
+}
+
+impl Limits {
+    /// The commit record: an object that went through the API server, which takes 3 MiB at most.
+    pub const RECORD: Self = Self { packed: 16 << 20, unpacked: 16 << 20, ratio: 1 };
+    /// A compressed JSON file; the names of two million objects fit.
+    pub const JSON: Self = Self { packed: 128 << 20, unpacked: 256 << 20, ratio: 500 };
+    /// An archive of objects.
+    pub const ARCHIVE: Self = Self { packed: 64 << 30, unpacked: 1 << 40, ratio: 500 };
+
+    /// Below this many bytes a ratio says nothing.
+    pub const FREE: u64 = 4 << 20;
+}
+
+/// Why a file is not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It is larger than anything honest.
+    #[error("it is larger than the {0} bytes that are accepted for such a file")]
+    TooLarge(u64),
+    /// It unpacks to more than anything honest.
+    #[error("it unpacks to more than the {0} bytes that are accepted for such a file")]
+    UnpacksTooLarge(u64),
+    /// It unpacks to a large multiple of itself.
+    #[error("it unpacks to more than {0} times its size, as no file of a backup does")]
+    Bomb(u64),
+    /// It is no gzip, is damaged, or ends early.
+    #[error("it is damaged")]
+    Damaged(#[source] io::Error),
+    /// It is not the JSON that was expected.
+    #[error("it is not the JSON that it should be")]
+    Json(#[from] serde_json::Error),
+    /// It is about something else than its key says.
+    #[error("it is of {found}, not of {expected}")]
+    Other {
+        /// What it is of.
+        found: String,
+        /// What it should be of.
+        expected: String,
+    },
+}
+
+impl From<io::Error> for Error {
+    /// Limits reach us through readers that know only I/O errors.
+    fn from(error: io::Error) -> Self {
+        match error.downcast::<Self>() {
+            Ok(ours) => ours,
+            Err(error) => Self::Damaged(error),
+        }
+    }
+}
+
+/// Reads a compressed JSON file; `null` is the empty value.
+pub fn json_gzip<T: DeserializeOwned + Default>(packed: &[u8], limits: Limits) -> Result<T, Error> {
+    let mut text = Vec::new();
+    gunzip(packed, limits).read_to_end(&mut text)?;
+    let mut reader = serde_json::Deserializer::from_slice(&text);
+    // Like Velero, which decodes one value and asks no further.
+    let value: Option<T> = serde::Deserialize::deserialize(&mut reader)?;
+    Ok(value.unwrap_or_default())
+}
+
+/// Reads a commit record, which must be of the backup in whose folder it lies.
+pub fn record(text: &[u8], backup: &BackupName) -> Result<Backup, Error> {
+    #[derive(serde::Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Type {
+        api_version: String,
+        kind: String,
+    }
+    let Type { api_version, kind } = serde_json::from_slice(text)?;
+    let record: Backup = serde_json::from_slice(text)?;
+    let name = record.metadata.name.as_deref().unwrap_or_default();
+    let found = format!("{api_version} {kind} {name:?}");
+    let expected = format!("velero.io/v1 Backup {:?}", backup.as_str());
+    if found == expected { Ok(record) } else { Err(Error::Other { found, expected }) }
+}
+
+/// Decompresses, within limits. A limit that is passed comes as an I/O error that
+/// [`Error::from`] takes apart.
+pub fn gunzip<R: Read>(packed: R, limits: Limits) -> Gunzip<R> {
+    let counted = Counted { inner: packed, count: 0, limit: limits.packed };
+    Gunzip { decoder: MultiGzDecoder::new(counted), unpacked: 0, limits }
+}
+
+/// See [`gunzip`].
+pub struct Gunzip<R> {
+    decoder: MultiGzDecoder<Counted<R>>,
+    unpacked: u64,
+    limits: Limits,
+}
+
+impl<R: Read> Read for Gunzip<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.decoder.read(buffer)?;
+        self.unpacked += read as u64;
+        let packed = self.decoder.get_ref().count;
+        let Limits { unpacked, ratio, .. } = self.limits;
+        if self.unpacked > unpacked {
+            return Err(io::Error::other(Error::UnpacksTooLarge(unpacked)));
+        }
+        if self.unpacked > Limits::FREE && self.unpacked > packed.saturating_mul(ratio) {
+            return Err(io::Error::other(Error::Bomb(ratio)));
+        }
+        Ok(read)
+    }
+}
+
+/// Counts what is read, up to a limit.
+struct Counted<R> {
+    inner: R,
+    count: u64,
+    limit: u64,
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.inner.read(buffer)?;
+        self.count += read as u64;
+        if self.count > self.limit {
+            return Err(io::Error::other(Error::TooLarge(self.limit)));
+        }
+        Ok(read)
+    }
+}
+
+/// Collects a stream, up to a limit.
+pub(crate) async fn collect(
+    mut stream: bowline_plugin::ByteStream,
+    limit: u64,
+) -> Result<Bytes, Error> {
+    use futures::TryStreamExt as _;
+    let mut pieces = Vec::new();
+    while let Some(piece) = stream.try_next().await? {
+        if (pieces.len() + piece.len()) as u64 > limit {
+            return Err(Error::TooLarge(limit));
+        }
+        pieces.extend_from_slice(&piece);
+    }
+    Ok(pieces.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::encode;
+    use std::collections::BTreeMap;
+    use std::io::Write as _;
+
+    const SMALL: Limits = Limits { packed: 1 << 20, unpacked: 8 << 20, ratio: 100 };
+
+    fn packed(text: &[u8]) -> Vec<u8> {
+        let mut gzip = encode::gzip(Vec::new());
+        gzip.write_all(text).unwrap();
+        gzip.finish().unwrap()
+    }
+
+    fn names(packed: &[u8]) -> Result<Vec<String>, Error> {
+        json_gzip(packed, SMALL)
+    }
+
+    #[test]
+    fn null_is_the_empty_list_and_the_empty_map() {
+        assert_eq!(names(&packed(b"null\n")).unwrap(), Vec::<String>::new());
+        let map: BTreeMap<String, u8> = json_gzip(&packed(b"null"), SMALL).unwrap();
+        assert!(map.is_empty());
+    }
+
+    #[test]
+    fn several_members_are_one_file() {
+        let file = [packed(b"[\"a\","), packed(b""), packed(b"\"b\"]\n")].concat();
+        assert_eq!(names(&file).unwrap(), ["a", "b"]);
+    }
+
+    #[test]
+    fn a_bomb_is_refused_for_its_ratio() {
+        let bomb = packed(&vec![b' '; 6 << 20]);
+        let error = names(&bomb).unwrap_err();
+        assert!(matches!(error, Error::Bomb(100)), "{error}");
+        assert!(error.to_string().contains("100 times"), "{error}");
+    }
+
+    #[test]
+    fn what_is_too_large_packed_or_unpacked_is_refused() {
+        let noise: Vec<u8> =
+            (0_u32..3 << 20).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        let limits = Limits { packed: 1000, ..SMALL };
+        let error = json_gzip::<Vec<String>>(&packed(&noise), limits).unwrap_err();
+        assert!(matches!(error, Error::TooLarge(1000)), "{error}");
+        let limits = Limits { unpacked: 1000, ..SMALL };
+        let error = json_gzip::<Vec<String>>(&packed(&noise), limits).unwrap_err();
+        assert!(matches!(error, Error::UnpacksTooLarge(1000)), "{error}");
+    }
+
+    #[test]
+    fn damage_is_told_from_wrong_content() {
+        let whole = packed(b"[\"a\"]\n");
+        for broken in [&whole[..whole.len() - 5], b"no gzip", b""] {
+            let error = names(broken).unwrap_err();
+            assert!(matches!(error, Error::Damaged(_)), "{error:?}");
+        }
+        let mut flipped = whole.clone();
+        let middle = flipped.len() - 6;
+        flipped[middle] ^= 1;
+        assert!(matches!(names(&flipped).unwrap_err(), Error::Damaged(_)));
+        assert!(matches!(names(&packed(b"{\"a\":1}")).unwrap_err(), Error::Json(_)));
+    }
+}

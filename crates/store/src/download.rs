@@ -1,0 +1,164 @@
+//! Links to what a folder holds, since a folder cannot make its own.
+//!
+//! A link is `<base>/<token>`, and the token says which object until when, signed with a key of the
+//! server: HMAC-SHA256 over all of it. Whoever has the link can read that object until then, as
+//! with a presigned link of S3, and nothing else. The server checks the token with [`verify`] and
+//! serves the object.
+
+use std::fmt;
+
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use jiff::Timestamp;
+use sha2::Sha256;
+
+/// Signed along with everything else, so that a token is good for this and no other purpose.
+const PURPOSE: &str = "bowline-download-v1";
+/// The shortest key that is accepted, in bytes.
+const MIN_KEY: usize = 32;
+
+/// What links are signed with.
+#[derive(Clone)]
+pub struct SigningKey(Hmac<Sha256>);
+
+/// A key that could be guessed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the key that download links are signed with must have at least {MIN_KEY} bytes")]
+pub struct KeyTooShort;
+
+impl SigningKey {
+    /// Takes random bytes as a key.
+    pub fn new(bytes: &[u8]) -> Result<Self, KeyTooShort> {
+        if bytes.len() < MIN_KEY {
+            return Err(KeyTooShort);
+        }
+        Hmac::new_from_slice(bytes).map(Self).map_err(|_| KeyTooShort)
+    }
+}
+
+impl fmt::Debug for SigningKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SigningKey(…)")
+    }
+}
+
+/// An object that may be read for a while.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The bucket: the folder below the root.
+    pub bucket: String,
+    /// The key of the object.
+    pub key: String,
+    /// Until when, to the second.
+    pub expires: Timestamp,
+}
+
+/// Why a token opens nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// It is no token.
+    #[error("the link is not whole: copy all of it")]
+    Malformed,
+    /// It was not signed by this server, or changed since.
+    #[error("the link was not made by this server")]
+    Forged,
+    /// Its time is over.
+    #[error("the link has expired: ask for a new one")]
+    Expired,
+}
+
+/// The token for a grant.
+pub fn sign(key: &SigningKey, grant: &Grant) -> String {
+    let claim = format!(
+        "{}.{}.{}",
+        grant.expires.as_second(),
+        hex::encode(&grant.bucket),
+        hex::encode(&grant.key)
+    );
+    let signature = hex::encode(mac(key, &claim).finalize().into_bytes());
+    format!("{claim}.{signature}")
+}
+
+/// What a token grants at the time `now`. How long it takes says nothing about the right signature.
+pub fn verify(key: &SigningKey, token: &str, now: Timestamp) -> Result<Grant, Refused> {
+    let (claim, signature) = token.rsplit_once('.').ok_or(Refused::Malformed)?;
+    let signature = hex::decode(signature).map_err(|_| Refused::Malformed)?;
+    mac(key, claim).verify_slice(&signature).map_err(|_| Refused::Forged)?;
+    let mut parts = claim.split('.');
+    let (Some(expires), Some(bucket), Some(object), None) =
+        (parts.next(), parts.next(), parts.next(), parts.next())
+    else {
+        return Err(Refused::Malformed);
+    };
+    let expires = expires.parse().ok().and_then(|second| Timestamp::from_second(second).ok());
+    let expires = expires.ok_or(Refused::Malformed)?;
+    if now >= expires {
+        return Err(Refused::Expired);
+    }
+    Ok(Grant { bucket: text(bucket)?, key: text(object)?, expires })
+}
+
+fn mac(key: &SigningKey, claim: &str) -> Hmac<Sha256> {
+    let mut mac = key.0.clone();
+    mac.update(PURPOSE.as_bytes());
+    mac.update(b"\0");
+    mac.update(claim.as_bytes());
+    mac
+}
+
+fn text(encoded: &str) -> Result<String, Refused> {
+    let bytes = hex::decode(encoded).map_err(|_| Refused::Malformed)?;
+    String::from_utf8(bytes).map_err(|_| Refused::Malformed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(byte: u8) -> SigningKey {
+        SigningKey::new(&[byte; 32]).unwrap()
+    }
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn grant() -> Grant {
+        let key = "p/backups/b/b ü.tar.gz".to_owned();
+        Grant { bucket: "bucket".to_owned(), key, expires: at(1000) }
+    }
+
+    #[test]
+    fn a_token_opens_its_object_until_it_expires() {
+        let token = sign(&key(1), &grant());
+        assert_eq!(verify(&key(1), &token, at(999)), Ok(grant()));
+        assert_eq!(verify(&key(1), &token, at(1000)), Err(Refused::Expired));
+        assert!(token.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'.'), "{token}");
+    }
+
+    #[test]
+    fn no_token_can_be_changed() {
+        let token = sign(&key(1), &grant());
+        let later = token.replacen("1000", "9000", 1);
+        assert_eq!(verify(&key(1), &later, at(1)), Err(Refused::Forged));
+        for at_byte in 0..token.len() {
+            let mut bytes = token.clone().into_bytes();
+            bytes[at_byte] = if bytes[at_byte] == b'0' { b'1' } else { b'0' };
+            let changed = String::from_utf8(bytes).unwrap();
+            assert!(verify(&key(1), &changed, at(1)).is_err(), "{changed}");
+        }
+        assert_eq!(verify(&key(2), &token, at(1)), Err(Refused::Forged));
+    }
+
+    #[test]
+    fn what_is_no_token_is_refused() {
+        for text in ["", ".", "a", "1000", "....", "1000.ab.cd.zz"] {
+            assert!(verify(&key(1), text, at(1)).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_key_must_be_long_and_is_never_shown() {
+        assert_eq!(SigningKey::new(&[7; 31]).unwrap_err(), KeyTooShort);
+        assert_eq!(format!("{:?}", key(7)), "SigningKey(…)");
+    }
+}

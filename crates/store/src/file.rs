@@ -1,0 +1,97 @@
+//! What is in the JSON files of a backup or restore.
+//!
+//! Fields, their order and their spelling are those of Velero's Go types, with the capitals of
+//! fields that Velero forgot to name. As in `bowline-api`: reading is generous (a missing or `null`
+//! list is empty, a field of a newer version is kept in [`Unknown`]), writing is what Go writes.
+
+mod operation;
+mod results;
+mod snapshot;
+mod volume_info;
+
+use std::collections::BTreeMap;
+
+use bowline_api::{PodVolumeBackup, VolumePluginBackup};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::DeserializeOwned};
+
+pub use bowline_api::Unknown;
+pub use operation::{
+    BackupOperation, BackupOperationSpec, OperationPhase, OperationStatus, ResourceIdentifier,
+    RestoreOperation, RestoreOperationSpec,
+};
+pub use results::{Messages, Results};
+pub use snapshot::{Snapshot, SnapshotPhase, SnapshotSpec, SnapshotStatus};
+pub use volume_info::{
+    BackupVolumeInfo, CsiSnapshotInfo, DataMovementInfo, Method, NativeSnapshotInfo, Outcome,
+    PersistentVolumeInfo, PodVolumeInfo, RestoreVolumeInfo,
+};
+
+use crate::layout::{BackupFile, RestoreFile};
+
+/// The names of objects, by `<group/version>/<Kind>`: `ns/name`, or `name` where there is no
+/// namespace. After a restore, with what became of each: `ns/name(created)`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ResourceList(pub BTreeMap<String, Vec<String>>);
+
+/// What a compressed JSON file of a backup holds.
+pub trait BackupContent: Serialize + DeserializeOwned + Default + Send + 'static {
+    /// The file that holds it.
+    const FILE: BackupFile;
+}
+
+/// What a compressed JSON file of a restore holds.
+pub trait RestoreContent: Serialize + DeserializeOwned + Default + Send + 'static {
+    /// The file that holds it.
+    const FILE: RestoreFile;
+}
+
+macro_rules! content {
+    ($of:ident, $file:ident { $($content:ty => $variant:ident,)+ }) => {
+        $(impl $of for $content {
+            const FILE: $file = $file::$variant;
+        })+
+    };
+}
+
+content!(BackupContent, BackupFile {
+    Vec<PodVolumeBackup> => PodVolumeBackups,
+    Vec<VolumePluginBackup> => VolumePluginBackups,
+    Vec<Snapshot> => VolumeSnapshots,
+    Vec<BackupOperation> => ItemOperations,
+    Vec<BackupVolumeInfo> => VolumeInfos,
+    ResourceList => ResourceList,
+    Results => Results,
+});
+
+content!(RestoreContent, RestoreFile {
+    Vec<RestoreOperation> => ItemOperations,
+    Vec<RestoreVolumeInfo> => VolumeInfos,
+    ResourceList => ResourceList,
+    Results => Results,
+});
+
+/// Reads `null` as the empty value.
+fn null_is_empty<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de> + Default,
+{
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
+/// Writes an empty list as Go writes one that was never made.
+fn list_or_null<S: Serializer, T: Serialize>(list: &Vec<T>, to: S) -> Result<S::Ok, S::Error> {
+    if list.is_empty() { to.serialize_none() } else { list.serialize(to) }
+}
+
+/// Writes an empty map as Go writes one that was never made.
+fn map_or_null<S: Serializer>(map: &BTreeMap<String, String>, to: S) -> Result<S::Ok, S::Error> {
+    if map.is_empty() { to.serialize_none() } else { map.serialize(to) }
+}
+
+/// Whether a number is left out, as Go's `omitempty` does.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands out references")]
+fn is_zero(number: &i64) -> bool {
+    *number == 0
+}

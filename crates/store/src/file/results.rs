@@ -1,0 +1,51 @@
+//! What went wrong: `-results.gz`.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::null_is_empty;
+
+/// The errors and warnings of a backup or restore.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Results {
+    /// What could not be done.
+    #[serde(deserialize_with = "null_is_empty")]
+    pub errors: Messages,
+    /// What was done, but not as one might think.
+    #[serde(deserialize_with = "null_is_empty")]
+    pub warnings: Messages,
+}
+
+/// Messages, by what they are about.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Messages {
+    /// About the run itself: plugins, the bucket.
+    #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
+    pub velero: Vec<String>,
+    /// About objects that live in no namespace.
+    #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
+    pub cluster: Vec<String>,
+    /// About objects in a namespace.
+    #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "BTreeMap::is_empty")]
+    pub namespaces: BTreeMap<String, Vec<String>>,
+}
+
+impl Messages {
+    /// Adds a message about an object; `namespace` is empty for one that lives in none.
+    pub fn add(&mut self, namespace: &str, message: impl Into<String>) {
+        let list = match namespace {
+            "" => &mut self.cluster,
+            namespace => self.namespaces.entry(namespace.to_owned()).or_default(),
+        };
+        list.push(message.into());
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        let namespaces: usize = self.namespaces.values().map(Vec::len).sum();
+        self.velero.len() + self.cluster.len() + namespaces
+    }
+}

@@ -1,0 +1,256 @@
+//! What the engine asks of a bucket, in the words of backups and restores.
+//!
+//! # A backup, from the outside
+//! It is listed when anything of it is there, and it *exists* when its commit record
+//! (`velero-backup.json`) does. The record is written last, with a terminal phase
+//! ([`BackupStore::commit`]), and deleted first ([`BackupStore::delete_backup`]), so that whoever
+//! finds one finds everything that it speaks of.
+//!
+//! # Deadlines
+//! Backends need not have any. Here, a call that moves no data has [`Deadlines::metadata`], and a
+//! stream has [`Deadlines::silence`] for each piece. Past it the outcome is unknown: all writes may
+//! be repeated.
+
+pub mod commit;
+mod deadline;
+mod delete;
+mod error;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bowline_api::Backup;
+use bowline_api::download_request::DownloadTarget;
+use bowline_plugin::{ByteStream, Class, Code};
+use bytes::Bytes;
+use serde::de::DeserializeOwned;
+
+pub use commit::Committed;
+pub use deadline::Deadlines;
+pub use error::Error;
+
+use crate::backend::{Backend, once};
+use crate::decode::{self, Limits};
+use crate::encode;
+use crate::file::{BackupContent, RestoreContent};
+use crate::layout::{BackupFile, Key, Layout, Prefix, RestoreFile};
+use crate::name::{BackupName, RestoreName, RunUid};
+
+pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// How long a link to a file can be used, as in Velero.
+pub const DOWNLOAD_TTL: Duration = Duration::from_mins(10);
+
+/// The backups and restores of one location.
+#[derive(Clone)]
+pub struct BackupStore {
+    backend: Arc<dyn Backend>,
+    bucket: String,
+    layout: Layout,
+    deadlines: Deadlines,
+}
+
+/// What is in the folder of backups.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listing {
+    /// Backups, or what is left or not yet complete of them.
+    pub backups: Vec<BackupName>,
+    /// Folders that cannot be of a backup.
+    pub strange: Vec<String>,
+}
+
+impl BackupStore {
+    /// The part of a bucket that begins with a prefix.
+    pub fn new(backend: Arc<dyn Backend>, bucket: impl Into<String>, prefix: &Prefix) -> Self {
+        let layout = Layout::new(prefix);
+        Self { backend, bucket: bucket.into(), layout, deadlines: Deadlines::default() }
+    }
+
+    /// The same, with other deadlines.
+    #[must_use]
+    pub fn with_deadlines(self, deadlines: Deadlines) -> Self {
+        Self { deadlines, ..self }
+    }
+
+    /// Where things lie.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Whether the location can be used: it answers, and nothing of somebody else lies in it.
+    pub async fn validate(&self) -> Result<()> {
+        let root = self.layout.root();
+        let found = self.backend.list_common_prefixes(&self.bucket, root, "/");
+        let folders = self.metadata("list", root, found).await?;
+        match self.layout.strange_folders(folders.iter().map(String::as_str)) {
+            strange if strange.is_empty() => Ok(()),
+            strange => Err(Error::StrangeFolders(strange)),
+        }
+    }
+
+    /// What is in the folder of backups.
+    pub async fn list(&self) -> Result<Listing> {
+        let folder = self.layout.backups();
+        let found = self.backend.list_common_prefixes(&self.bucket, &folder, "/");
+        let mut listing = Listing::default();
+        for prefix in self.metadata("list", &folder, found).await? {
+            let name = prefix.strip_prefix(folder.as_str()).unwrap_or(&prefix);
+            let name = name.strip_suffix('/').unwrap_or(name);
+            match BackupName::new(name) {
+                Ok(name) => listing.backups.push(name),
+                Err(_) => listing.strange.push(name.to_owned()),
+            }
+        }
+        listing.backups.sort();
+        Ok(listing)
+    }
+
+    /// Whether a backup exists: whether it has its commit record.
+    pub async fn exists(&self, backup: &BackupName) -> Result<bool> {
+        let key = self.layout.key(&Key::Backup(backup.clone(), BackupFile::Record));
+        let asked = self.backend.object_exists(&self.bucket, &key);
+        self.metadata("look for", &key, asked).await
+    }
+
+    /// The commit record of a backup; none if it does not exist.
+    pub async fn backup(&self, backup: &BackupName) -> Result<Option<Backup>> {
+        let key = Key::Backup(backup.clone(), BackupFile::Record);
+        let Some(text) = self.get_whole(&key, Limits::RECORD.packed).await? else {
+            return Ok(None);
+        };
+        let read = decode::record(&text, backup);
+        read.map(Some).map_err(|source| Error::Unreadable { key: self.layout.key(&key), source })
+    }
+
+    /// What a file of a backup holds; none if there is no such file.
+    pub async fn get<T: BackupContent>(&self, backup: &BackupName) -> Result<Option<T>> {
+        self.get_json(&Key::Backup(backup.clone(), T::FILE)).await
+    }
+
+    /// Writes a file of a backup.
+    pub async fn put<T: BackupContent>(&self, backup: &BackupName, content: &T) -> Result<()> {
+        self.put_bytes(&Key::Backup(backup.clone(), T::FILE), encode::json_gzip(content)?).await
+    }
+
+    /// Writes the log of a backup, which comes compressed.
+    pub async fn put_log(&self, backup: &BackupName, log: ByteStream) -> Result<()> {
+        self.put_stream(&Key::Backup(backup.clone(), BackupFile::Log), log).await
+    }
+
+    /// Writes the archive of a backup, which comes compressed.
+    pub async fn put_contents(&self, backup: &BackupName, archive: ByteStream) -> Result<()> {
+        self.put_stream(&Key::Backup(backup.clone(), BackupFile::Contents), archive).await
+    }
+
+    /// The archive of a backup, compressed; none if there is none.
+    pub async fn contents(&self, backup: &BackupName) -> Result<Option<ByteStream>> {
+        self.get_stream(&Key::Backup(backup.clone(), BackupFile::Contents)).await
+    }
+
+    /// What a file of a restore holds; none if there is no such file.
+    pub async fn get_of_restore<T: RestoreContent>(
+        &self,
+        restore: &RestoreName,
+    ) -> Result<Option<T>> {
+        self.get_json(&Key::Restore(restore.clone(), T::FILE)).await
+    }
+
+    /// Writes a file of a restore.
+    pub async fn put_of_restore<T: RestoreContent>(
+        &self,
+        restore: &RestoreName,
+        content: &T,
+    ) -> Result<()> {
+        self.put_bytes(&Key::Restore(restore.clone(), T::FILE), encode::json_gzip(content)?).await
+    }
+
+    /// Writes the log of a restore, which comes compressed.
+    pub async fn put_restore_log(&self, restore: &RestoreName, log: ByteStream) -> Result<()> {
+        self.put_stream(&Key::Restore(restore.clone(), RestoreFile::Log), log).await
+    }
+
+    /// Keeps something for a run until it has ended.
+    pub async fn put_scratch(&self, run: &RunUid, number: u64, content: Bytes) -> Result<()> {
+        self.put_bytes(&Key::Scratch(run.clone(), number), content).await
+    }
+
+    /// What was kept for a run; none if it is not there, and an error if it is longer than `limit`.
+    pub async fn scratch(&self, run: &RunUid, number: u64, limit: u64) -> Result<Option<Bytes>> {
+        self.get_whole(&Key::Scratch(run.clone(), number), limit).await
+    }
+
+    /// A link to a file that somebody asked for.
+    pub async fn download_url(&self, target: &DownloadTarget) -> Result<String> {
+        let key = self.layout.key(&Key::try_from(target)?);
+        let made = self.backend.create_signed_url(&self.bucket, &key, DOWNLOAD_TTL);
+        self.metadata("make a link to", &key, made).await
+    }
+
+    /// Any file as it lies in the bucket; none if it is not there.
+    pub async fn get_stream(&self, key: &Key) -> Result<Option<ByteStream>> {
+        let key = self.layout.key(key);
+        let asked = self.backend.get_object(&self.bucket, &key);
+        match self.metadata("read", &key, asked).await {
+            Ok(stream) => Ok(Some(deadline::watch(stream, self.deadlines.silence))),
+            Err(error) if self.means_missing(&error, &key).await => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Writes any file from a stream.
+    pub async fn put_stream(&self, key: &Key, content: ByteStream) -> Result<()> {
+        let key = self.layout.key(key);
+        let (content, taken) = deadline::count(content);
+        let put = self.backend.put_object(&self.bucket, &key, content);
+        let put = deadline::until_silent(put, taken, self.deadlines.silence).await;
+        put.map_err(|source| Error::Backend { action: "write", key, source })
+    }
+
+    async fn put_bytes(&self, key: &Key, content: Bytes) -> Result<()> {
+        self.put_stream(key, once(content)).await
+    }
+
+    async fn get_json<T: DeserializeOwned + Default + Send + 'static>(
+        &self,
+        key: &Key,
+    ) -> Result<Option<T>> {
+        let Some(packed) = self.get_whole(key, Limits::JSON.packed).await? else {
+            return Ok(None);
+        };
+        // It may be many megabytes.
+        let read = tokio::task::spawn_blocking(move || decode::json_gzip(&packed, Limits::JSON));
+        let read = read.await.map_err(|_| Error::GivenUp)?;
+        read.map(Some).map_err(|source| Error::Unreadable { key: self.layout.key(key), source })
+    }
+
+    async fn get_whole(&self, key: &Key, limit: u64) -> Result<Option<Bytes>> {
+        let Some(stream) = self.get_stream(key).await? else { return Ok(None) };
+        let whole = decode::collect(stream, limit).await;
+        whole.map(Some).map_err(|source| Error::Unreadable { key: self.layout.key(key), source })
+    }
+
+    /// Whether an error of a read means that there is nothing to read. Plugins written in Go do not
+    /// say, so they are asked.
+    async fn means_missing(&self, error: &Error, key: &str) -> bool {
+        let Error::Backend { source, .. } = error else { return false };
+        match source.class() {
+            Class::Permanent => source.code() == Code::NotFound,
+            Class::Unclear => {
+                let asked = self.backend.object_exists(&self.bucket, key);
+                matches!(self.metadata("look for", key, asked).await, Ok(false))
+            }
+            Class::Transient | Class::Unimplemented => false,
+        }
+    }
+
+    /// Waits for a call that moves no data, but not for ever.
+    async fn metadata<T>(
+        &self,
+        action: &'static str,
+        key: &str,
+        call: impl Future<Output = bowline_plugin::Result<T>>,
+    ) -> Result<T> {
+        let outcome = deadline::within(self.deadlines.metadata, call).await;
+        outcome.map_err(|source| Error::Backend { action, key: key.to_owned(), source })
+    }
+}

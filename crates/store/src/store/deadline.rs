@@ -1,0 +1,133 @@
+//! Not waiting for ever.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bowline_plugin::{ByteStream, Code, Error, Result};
+use futures::{StreamExt as _, stream};
+use tokio::time::{Instant, sleep_until, timeout};
+
+/// How long a backend may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deadlines {
+    /// A call that moves no data.
+    pub metadata: Duration,
+    /// A stream, without a byte.
+    pub silence: Duration,
+}
+
+impl Default for Deadlines {
+    fn default() -> Self {
+        Self { metadata: Duration::from_mins(1), silence: Duration::from_mins(5) }
+    }
+}
+
+/// Waits for an outcome, for a while.
+pub(super) async fn within<T>(limit: Duration, call: impl Future<Output = Result<T>>) -> Result<T> {
+    timeout(limit, call).await.unwrap_or_else(|_| Err(too_late(limit)))
+}
+
+/// A stream that ends in an error when nothing comes for a while.
+pub(super) fn watch(stream: ByteStream, silence: Duration) -> ByteStream {
+    Box::pin(stream::unfold(Some(stream), move |stream| async move {
+        let mut stream = stream?;
+        match timeout(silence, stream.next()).await {
+            Ok(piece) => Some((piece?, Some(stream))),
+            Err(_) => Some((Err(io::Error::new(io::ErrorKind::TimedOut, too_late(silence))), None)),
+        }
+    }))
+}
+
+/// How often something was taken from a stream.
+pub(super) type Taken = Arc<AtomicU64>;
+
+/// Counts what is taken from a stream.
+pub(super) fn count(stream: ByteStream) -> (ByteStream, Taken) {
+    let taken = Taken::default();
+    let count = Arc::clone(&taken);
+    let counted = stream.inspect(move |_| {
+        count.fetch_add(1, Ordering::Relaxed);
+    });
+    (Box::pin(counted), taken)
+}
+
+/// Waits for the outcome of an upload, as long as something is taken from its stream now and then.
+///
+/// A source that is itself slow to give something looks the same; it is given as long.
+pub(super) async fn until_silent<T>(
+    upload: impl Future<Output = Result<T>>,
+    taken: Taken,
+    silence: Duration,
+) -> Result<T> {
+    let watch = async {
+        let mut seen = taken.load(Ordering::Relaxed);
+        loop {
+            sleep_until(Instant::now() + silence).await;
+            let now = taken.load(Ordering::Relaxed);
+            if now == seen {
+                return;
+            }
+            seen = now;
+        }
+    };
+    tokio::select! {
+        outcome = upload => outcome,
+        () = watch => Err(too_late(silence)),
+    }
+}
+
+fn too_late(limit: Duration) -> Error {
+    let message = format!("nothing came for {limit:?}; whether it was done is not known");
+    Error::new(Code::DeadlineExceeded, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use futures::TryStreamExt as _;
+
+    const LIMIT: Duration = Duration::from_millis(400);
+
+    fn never() -> ByteStream {
+        Box::pin(stream::iter([Ok(Bytes::from("a"))]).chain(stream::pending()))
+    }
+
+    #[tokio::test]
+    async fn a_call_is_not_waited_for_beyond_its_deadline() {
+        let error = within(LIMIT, std::future::pending::<Result<()>>()).await.unwrap_err();
+        assert_eq!(error.code(), Code::DeadlineExceeded);
+        assert_eq!(within(LIMIT, async { Ok(1) }).await, Ok(1));
+    }
+
+    #[tokio::test]
+    async fn a_download_that_falls_silent_ends_in_an_error() {
+        let mut stream = watch(never(), LIMIT);
+        assert_eq!(stream.try_next().await.unwrap().unwrap(), "a");
+        assert_eq!(stream.try_next().await.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert!(stream.try_next().await.unwrap().is_none());
+    }
+
+    #[tokio::test]
+    async fn an_upload_lives_as_long_as_something_is_taken() {
+        let slow = stream::iter(0..10).then(|_| async {
+            tokio::time::sleep(LIMIT / 8).await;
+            Ok(Bytes::from("a"))
+        });
+        let (mut body, taken) = count(Box::pin(slow));
+        let upload = async {
+            while body.try_next().await.unwrap().is_some() {}
+            Ok(())
+        };
+        until_silent(upload, taken, LIMIT).await.unwrap();
+        let (mut body, taken) = count(never());
+        let upload = async {
+            while body.try_next().await.unwrap().is_some() {}
+            Ok(())
+        };
+        let error = until_silent(upload, taken, LIMIT).await.unwrap_err();
+        assert_eq!(error.code(), Code::DeadlineExceeded);
+    }
+}

@@ -1,0 +1,163 @@
+//! A folder as a bucket.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use bowline_plugin::{Code, Config, ObjectStore as _};
+use bowline_store::backend::Filesystem;
+use bowline_store::backend::filesystem::{Downloads, Options};
+use bowline_store::download::{SigningKey, verify};
+use bowline_store::{Backend as _, Guarantee};
+use bytes::Bytes;
+use tempfile::TempDir;
+
+use crate::conformance::{Subject, body, conforms};
+
+pub(crate) const BUCKET: &str = "bucket";
+
+pub(crate) async fn open(root: &Path) -> Filesystem {
+    let options = Options { root: root.to_owned(), downloads: None };
+    Filesystem::open(&Config::new(), options).await.unwrap()
+}
+
+fn root() -> TempDir {
+    let root = tempfile::tempdir().unwrap();
+    fs::create_dir(root.path().join(BUCKET)).unwrap();
+    root
+}
+
+async fn subject(root: &Path) -> Subject {
+    let backend = Arc::new(open(root).await);
+    Subject { backend, bucket: BUCKET, guarantee: Guarantee::Atomic }
+}
+
+#[tokio::test]
+async fn the_filesystem_conforms() {
+    let root = root();
+    conforms(&subject(root.path()).await).await;
+    let left: Vec<_> = fs::read_dir(root.path().join(BUCKET)).unwrap().collect();
+    assert!(left.iter().all(|entry| entry.as_ref().unwrap().path().is_dir()), "{left:?}");
+}
+
+#[tokio::test]
+async fn no_key_and_no_bucket_leaves_the_root() {
+    let root = root();
+    let outside = root.path().parent().unwrap().join("outside");
+    let store = open(root.path()).await;
+    for key in ["../x", "a/../../x", "/etc/passwd", "a//b", ".", "..", "", "a/", "./a", "a\0b"] {
+        let errors = [
+            store.put_object(BUCKET, key, body("x")).await.unwrap_err(),
+            store.get_object(BUCKET, key).await.map(drop).unwrap_err(),
+            store.delete_object(BUCKET, key).await.unwrap_err(),
+            store.object_exists(BUCKET, key).await.unwrap_err(),
+            store.create_object(BUCKET, key, Bytes::new()).await.unwrap_err(),
+            store.create_signed_url(BUCKET, key, Duration::ZERO).await.unwrap_err(),
+        ];
+        for error in errors {
+            assert_eq!(error.code(), Code::InvalidArgument, "{key:?}: {error}");
+        }
+    }
+    assert!(store.list_objects(BUCKET, "../").await.is_err());
+    for bucket in ["..", ".", "", "a/b", "/etc", "bucket/../.."] {
+        let error = store.list_objects(bucket, "").await.unwrap_err();
+        assert_eq!(error.code(), Code::InvalidArgument, "{bucket:?}: {error}");
+    }
+    assert!(!outside.exists());
+}
+
+#[tokio::test]
+async fn no_link_leads_out_or_anywhere() {
+    let root = root();
+    let bucket = root.path().join(BUCKET);
+    let elsewhere = tempfile::tempdir().unwrap();
+    fs::write(elsewhere.path().join("secret"), "s").unwrap();
+    symlink(elsewhere.path(), bucket.join("folder")).unwrap();
+    symlink(elsewhere.path().join("secret"), bucket.join("file")).unwrap();
+    symlink(elsewhere.path(), root.path().join("linked-bucket")).unwrap();
+    let store = open(root.path()).await;
+    for key in ["folder/secret", "file"] {
+        let error = store.get_object(BUCKET, key).await.map(drop).unwrap_err();
+        assert_eq!(error.code(), Code::PermissionDenied, "{error}");
+        assert!(error.message().contains("symbolic link"), "{error}");
+    }
+    assert!(store.put_object(BUCKET, "folder/new", body("x")).await.is_err());
+    assert!(store.delete_object(BUCKET, "folder/secret").await.is_err());
+    assert!(store.list_objects("linked-bucket", "").await.is_err());
+    assert_eq!(store.list_objects(BUCKET, "").await.unwrap(), Vec::<String>::new());
+    assert_eq!(store.list_common_prefixes(BUCKET, "", "/").await.unwrap(), Vec::<String>::new());
+    // A link in the place of an object is replaced, not followed.
+    store.put_object(BUCKET, "file", body("ours")).await.unwrap();
+    assert_eq!(fs::read_to_string(elsewhere.path().join("secret")).unwrap(), "s");
+    assert_eq!(fs::read_to_string(bucket.join("file")).unwrap(), "ours");
+}
+
+#[tokio::test]
+async fn temporary_files_are_not_listed_and_old_ones_are_swept() {
+    let root = root();
+    let folder = root.path().join(BUCKET).join("backups/b");
+    fs::create_dir_all(&folder).unwrap();
+    let (fresh, old) = (folder.join(".bowline-tmp-1-0-a"), folder.join(".bowline-tmp-1-1-b"));
+    for file in [&fresh, &old] {
+        fs::write(file, "half").unwrap();
+    }
+    let long_ago = SystemTime::now() - Duration::from_hours(2);
+    fs::File::options().write(true).open(&old).unwrap().set_modified(long_ago).unwrap();
+    let store = open(root.path()).await;
+    assert_eq!(store.list_objects(BUCKET, "").await.unwrap(), Vec::<String>::new());
+    assert_eq!(
+        store.list_common_prefixes(BUCKET, "backups/", "/").await.unwrap(),
+        Vec::<String>::new()
+    );
+    assert!(fresh.exists(), "somebody may be writing it");
+    assert!(!old.exists());
+    let error = store.get_object(BUCKET, "backups/b/.bowline-tmp-1-0-a").await.map(drop);
+    assert_eq!(error.unwrap_err().code(), Code::InvalidArgument);
+}
+
+#[tokio::test]
+async fn what_cannot_be_written_is_told_with_its_reason() {
+    let root = root();
+    let store = open(root.path()).await;
+    store.put_object(BUCKET, "a", body("x")).await.unwrap();
+    let error = store.put_object(BUCKET, "a/b", body("x")).await.unwrap_err();
+    assert_eq!(error.code(), Code::FailedPrecondition, "{error}");
+    let error = store.put_object(BUCKET, &"x".repeat(300), body("x")).await.unwrap_err();
+    assert!(error.message().contains("too long"), "{error}");
+    let gone = open(Path::new("/nowhere/at/all")).await;
+    let error = gone.put_object(BUCKET, "a", body("x")).await.unwrap_err();
+    assert!(error.message().contains("--filesystem-root"), "{error}");
+    // Where nobody can make files, root included.
+    let read_only = open(Path::new("/proc")).await;
+    let error = read_only.put_object("self", "a", body("x")).await.unwrap_err();
+    assert!(error.message().contains("symbolic link"), "{error}");
+    let error =
+        open(Path::new("/sys")).await.put_object("kernel", "a", body("x")).await.unwrap_err();
+    assert_eq!(error.code(), Code::PermissionDenied, "{error}");
+    let known = [("bucket", "b"), ("prefix", "p"), ("caCert", "c")];
+    let config: Config = known.map(|(k, v)| (k.to_owned(), v.to_owned())).into();
+    store.init(&config).await.unwrap();
+    let config: Config = [("region".to_owned(), "x".to_owned())].into();
+    assert!(store.init(&config).await.unwrap_err().message().contains("invalid keys"));
+}
+
+#[tokio::test]
+async fn a_link_to_a_file_is_signed_and_expires() {
+    let root = root();
+    let key = SigningKey::new(&[7; 32]).unwrap();
+    let store = open(root.path()).await;
+    let error = store.create_signed_url(BUCKET, "a", Duration::from_secs(1)).await.unwrap_err();
+    assert_eq!(error.code(), Code::FailedPrecondition, "{error}");
+    let downloads = Downloads { base_url: "https://host/download/".to_owned(), key: key.clone() };
+    let options = Options { root: root.path().to_owned(), downloads: Some(downloads) };
+    let store = Filesystem::open(&Config::new(), options).await.unwrap();
+    let url = store.create_signed_url(BUCKET, "a/b", Duration::from_mins(10)).await.unwrap();
+    let token = url.strip_prefix("https://host/download/").unwrap();
+    let now = jiff::Timestamp::now();
+    let grant = verify(&key, token, now).unwrap();
+    assert_eq!((grant.bucket.as_str(), grant.key.as_str()), (BUCKET, "a/b"));
+    let left = grant.expires.duration_since(now).as_secs();
+    assert!((590..=600).contains(&left), "{left}");
+}

@@ -1,0 +1,21 @@
+//! The conformance suite of backends over each of them; and what real servers, kills and files of
+//! Velero add to it.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test may end at once; clippy exempts only functions marked as tests by itself"
+)]
+
+mod conformance;
+mod fake_server;
+mod filesystem;
+mod golden;
+mod killed;
+mod large;
+mod memory;
+mod plugin;
+mod s3;
+mod store;
+mod tls;

@@ -1,0 +1,32 @@
+//! A plugin's object store: Velero's own for S3, unmodified.
+
+use std::os::unix::fs::symlink;
+
+use bowline_plugin_host::{Host, Options};
+use bowline_store::backend::BuiltIn;
+use bowline_store::{Guarantee, open};
+use bowline_testbed::program::{self, Program};
+
+use crate::conformance::{Subject, conforms};
+use crate::s3::{BUCKET, Real};
+
+#[tokio::test]
+async fn veleros_plugin_for_s3_conforms_and_wins_over_the_built_in() {
+    let real = Real::start().await;
+    let [plugin] = program::locate([Program::VeleroPluginForAws]).await.unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    symlink(plugin, folder.path().join("velero-plugin-for-aws")).unwrap();
+    let plugin_dir = folder.path().to_owned();
+    let host = Host::discover(Options { plugin_dir, ..Options::default() }).await;
+    let config = real.config(&[]);
+    let plugin = host.object_store("aws", config.clone()).await.unwrap();
+    let backend = open("aws", &config, plugin, &BuiltIn::default()).await.unwrap();
+    // What tells it apart: it can only look before it creates.
+    let subject = Subject { backend, bucket: BUCKET, guarantee: Guarantee::CheckedFirst };
+    conforms(&subject).await;
+    let built_in = open("velero.io/aws", &config, None, &BuiltIn::default()).await.unwrap();
+    let creation = built_in.create_object(BUCKET, "a", bytes::Bytes::new()).await.unwrap();
+    assert_eq!(creation, bowline_store::Creation::Created(Guarantee::Atomic));
+    drop((subject, built_in));
+    host.shut_down().await;
+}

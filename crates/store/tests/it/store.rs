@@ -1,0 +1,295 @@
+//! Backups and restores in a bucket.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bowline_api::download_request::DownloadTarget;
+use bowline_api::{Backup, BackupStatus, PodVolumeBackup};
+use bowline_plugin::{Code, Error as PluginError, ObjectStore};
+use bowline_store::backend::memory::Call;
+use bowline_store::backend::{Memory, Plugin};
+use bowline_store::file::{BackupOperation, ResourceList, RestoreOperation, Results, Snapshot};
+use bowline_store::name::RunUid;
+use bowline_store::store::commit::Refusal;
+use bowline_store::store::{Committed, Listing};
+use bowline_store::{
+    Backend, BackupFile, BackupName, BackupStore, Error, Guarantee, Key, Prefix, RestoreName,
+};
+use bytes::Bytes;
+use futures::TryStreamExt as _;
+
+use crate::conformance::body;
+
+const BUCKET: &str = "bucket";
+
+fn store(backend: impl Backend + 'static) -> BackupStore {
+    BackupStore::new(Arc::new(backend), BUCKET, &Prefix::new("p").unwrap())
+}
+
+fn memory() -> Memory {
+    Memory::with_bucket(BUCKET)
+}
+
+fn name() -> BackupName {
+    BackupName::new("b").unwrap()
+}
+
+fn backup(uid: &str, phase: &str) -> Backup {
+    let mut backup = Backup::default();
+    backup.metadata.name = Some("b".to_owned());
+    backup.metadata.uid = Some(uid.to_owned());
+    backup.status = Some(BackupStatus { phase: Some(phase.into()), ..BackupStatus::default() });
+    backup
+}
+
+async fn put(backend: &Memory, key: &str, content: impl Into<Bytes>) {
+    backend.put_object(BUCKET, key, body(content)).await.unwrap();
+}
+
+fn refusal(outcome: Result<Committed, Error>) -> Refusal {
+    match outcome {
+        Err(Error::Commit(refusal)) => refusal,
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+/// The whole story, as users see it.
+fn story(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(source) => format!("{error}: {}", story(source)),
+        None => error.to_string(),
+    }
+}
+
+#[tokio::test]
+async fn files_come_back_as_they_were_written() {
+    let memory = memory();
+    let store = store(memory.clone());
+    let mut results = Results::default();
+    results.errors.add("ns", "a < b");
+    results.warnings.add("", "of the cluster");
+    store.put(&name(), &results).await.unwrap();
+    assert_eq!(store.get::<Results>(&name()).await.unwrap(), Some(results));
+    assert_eq!(store.get::<ResourceList>(&name()).await.unwrap(), None);
+    store.put_contents(&name(), body("tar")).await.unwrap();
+    let archive = store.contents(&name()).await.unwrap().unwrap();
+    assert_eq!(archive.try_collect::<Vec<Bytes>>().await.unwrap().concat(), b"tar");
+    store.put_log(&name(), body("log")).await.unwrap();
+    let restore = RestoreName::new("r").unwrap();
+    store.put_of_restore(&restore, &vec![RestoreOperation::default()]).await.unwrap();
+    store.put_restore_log(&restore, body("log")).await.unwrap();
+    let operations = store.get_of_restore::<Vec<RestoreOperation>>(&restore).await.unwrap();
+    assert_eq!(operations.unwrap().len(), 1);
+    let run = RunUid::new("run-1").unwrap();
+    store.put_scratch(&run, 3, Bytes::from("items")).await.unwrap();
+    assert_eq!(store.scratch(&run, 3, 5).await.unwrap(), Some(Bytes::from("items")));
+    assert!(store.scratch(&run, 3, 4).await.is_err());
+    assert_eq!(store.scratch(&run, 4, 5).await.unwrap(), None);
+    assert_eq!(
+        memory.list_objects(BUCKET, "").await.unwrap(),
+        [
+            "p/backups/b/b-logs.gz",
+            "p/backups/b/b-results.gz",
+            "p/backups/b/b.tar.gz",
+            "p/plugins/bowline/run-1/000003",
+            "p/restores/r/restore-r-itemoperations.json.gz",
+            "p/restores/r/restore-r-logs.gz",
+        ]
+    );
+    store.validate().await.unwrap();
+    store.delete_scratch(&run).await.unwrap();
+    store.delete_restore(&restore).await.unwrap();
+    store.delete_backup(&name()).await.unwrap();
+    assert_eq!(memory.list_objects(BUCKET, "").await.unwrap(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn lists_that_velero_left_out_are_empty() {
+    let memory = memory();
+    let store = store(memory.clone());
+    let mut null = bowline_store::encode::gzip(Vec::new());
+    std::io::Write::write_all(&mut null, b"null\n").unwrap();
+    let null = Bytes::from(null.finish().unwrap());
+    put(&memory, "p/backups/b/b-podvolumebackups.json.gz", null.clone()).await;
+    put(&memory, "p/backups/b/b-volumesnapshots.json.gz", null).await;
+    assert_eq!(store.get::<Vec<PodVolumeBackup>>(&name()).await.unwrap(), Some(vec![]));
+    assert_eq!(store.get::<Vec<Snapshot>>(&name()).await.unwrap(), Some(vec![]));
+    assert_eq!(store.get::<Vec<BackupOperation>>(&name()).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_backup_is_listed_with_any_file_and_exists_with_its_record() {
+    let memory = memory();
+    let store = store(memory.clone());
+    assert_eq!(store.list().await.unwrap(), Listing::default());
+    put(&memory, "p/backups/b/b-logs.gz", "").await;
+    put(&memory, "p/backups/Not A Name/x", "").await;
+    put(&memory, "q/backups/elsewhere/x", "").await;
+    let listing = store.list().await.unwrap();
+    assert_eq!(listing.backups, [name()]);
+    assert_eq!(listing.strange, ["Not A Name"]);
+    assert!(!store.exists(&name()).await.unwrap());
+    assert_eq!(store.backup(&name()).await.unwrap(), None);
+    store.commit(&backup("u", "Completed")).await.unwrap();
+    assert!(store.exists(&name()).await.unwrap());
+    assert_eq!(store.backup(&name()).await.unwrap(), Some(backup("u", "Completed")));
+}
+
+#[tokio::test]
+async fn a_location_with_folders_of_somebody_else_is_invalid() {
+    let memory = memory();
+    let store = store(memory.clone());
+    store.validate().await.unwrap();
+    put(&memory, "p/kopia/ns/x", "").await;
+    put(&memory, "p/a-file", "").await;
+    put(&memory, "photos/x", "").await;
+    store.validate().await.unwrap();
+    put(&memory, "p/photos/x", "").await;
+    let error = store.validate().await.unwrap_err();
+    assert_eq!(error.to_string(), "Backup store contains invalid top-level directories: [photos]");
+    assert!(!error.is_retryable());
+}
+
+#[tokio::test]
+async fn a_commit_creates_replaces_or_finds_itself_done() {
+    let memory = memory();
+    let store = store(memory.clone());
+    let committed = store.commit(&backup("u", "PartiallyFailed")).await.unwrap();
+    assert_eq!(committed, Committed::Created(Guarantee::Atomic));
+    // The answer was lost, and the try after it thinks otherwise: what was committed counts.
+    let Committed::Before(found) = store.commit(&backup("u", "Completed")).await.unwrap() else {
+        panic!("it was committed before")
+    };
+    assert_eq!(*found, backup("u", "PartiallyFailed"));
+    assert_eq!(store.backup(&name()).await.unwrap(), Some(*found));
+    // A backup taken over from Velero, which writes the record early.
+    let early = bowline_store::encode::json_indented(&backup("u", "Finalizing")).unwrap();
+    put(&memory, "p/backups/b/velero-backup.json", early).await;
+    let committed = store.commit(&backup("u", "Completed")).await.unwrap();
+    assert_eq!(committed, Committed::Replaced);
+    assert_eq!(store.backup(&name()).await.unwrap(), Some(backup("u", "Completed")));
+}
+
+#[tokio::test]
+async fn a_commit_never_touches_another_backup() {
+    let memory = memory();
+    let store = store(memory.clone());
+    store.commit(&backup("theirs", "Completed")).await.unwrap();
+    let refused = refusal(store.commit(&backup("ours", "Completed")).await);
+    assert_eq!(refused, Refusal::OtherUid { found: "theirs".to_owned() });
+    assert_eq!(store.backup(&name()).await.unwrap(), Some(backup("theirs", "Completed")));
+    put(&memory, "p/backups/b/velero-backup.json", "{").await;
+    let error = store.commit(&backup("ours", "Completed")).await.unwrap_err();
+    assert!(matches!(error, Error::Unreadable { .. }), "{error}");
+    let refused = refusal(store.commit(&backup("ours", "InProgress")).await);
+    assert!(matches!(refused, Refusal::NotTerminal { .. }));
+    let mut nameless = backup("ours", "Completed");
+    nameless.metadata.name = Some("../b".to_owned());
+    assert!(matches!(refusal(store.commit(&nameless).await), Refusal::Name(_)));
+}
+
+#[tokio::test]
+async fn of_two_commits_at_once_one_wins() {
+    let store = store(memory());
+    let (a, b) = (backup("a", "Completed"), backup("b", "Completed"));
+    let (first, second) = tokio::join!(store.commit(&a), store.commit(&b));
+    let won = [first.is_ok(), second.is_ok()];
+    assert!(won[0] != won[1], "{won:?}");
+}
+
+#[tokio::test]
+async fn a_plugin_that_cannot_refuse_is_checked_after_the_commit() {
+    let memory = memory();
+    // Another server writes its record between our look and our write.
+    let other = memory.clone();
+    let sneaky = memory.failing(move |call, key| {
+        if call == Call::Get {
+            let theirs = bowline_store::encode::json_indented(&backup("theirs", "Completed"));
+            let put = other.put_object(BUCKET, key, body(theirs.unwrap()));
+            futures::executor::block_on(put).unwrap();
+        }
+        None
+    });
+    let plugin: Arc<dyn ObjectStore> = Arc::new(sneaky);
+    let refused = refusal(store(Plugin::new(plugin)).commit(&backup("ours", "Completed")).await);
+    assert_eq!(refused, Refusal::OtherUid { found: "theirs".to_owned() });
+    let plugin: Arc<dyn ObjectStore> = Arc::new(self::memory());
+    let committed = store(Plugin::new(plugin)).commit(&backup("ours", "Completed")).await.unwrap();
+    assert_eq!(committed, Committed::Created(Guarantee::CheckedFirst));
+}
+
+#[tokio::test]
+async fn a_delete_that_is_killed_anywhere_leaves_no_lie_and_can_be_finished() {
+    let names_data = ["volumesnapshots", "volumeinfo", "podvolumebackups", "volumepluginbackups"];
+    for allowed in 0..=BackupFile::ALL.len() {
+        let memory = memory();
+        let whole = store(memory.clone());
+        for file in BackupFile::ALL {
+            put(&memory, &whole.layout().key(&Key::Backup(name(), file)), "x").await;
+        }
+        put(&memory, "p/backups/bb/bb.tar.gz", "of another").await;
+        let count = AtomicUsize::new(0);
+        let dying = memory.failing(move |call, _| {
+            let is_over = call == Call::Delete && count.fetch_add(1, Ordering::SeqCst) >= allowed;
+            is_over.then(|| PluginError::new(Code::Unavailable, "killed"))
+        });
+        let outcome = store(dying).delete_backup(&name()).await;
+        assert_eq!(outcome.is_ok(), allowed == BackupFile::ALL.len());
+        let left = memory.list_objects(BUCKET, "p/backups/b/").await.unwrap();
+        assert_eq!(left.len(), BackupFile::ALL.len() - allowed);
+        let has_record = left.iter().any(|key| key.ends_with("velero-backup.json"));
+        assert_eq!(has_record, allowed == 0, "with the record, all is there: {left:?}");
+        let has_archive = left.iter().any(|key| key.ends_with(".tar.gz"));
+        let has_names = names_data.iter().all(|name| left.iter().any(|key| key.contains(name)));
+        assert!(has_names || !has_archive, "{left:?}");
+        whole.delete_backup(&name()).await.unwrap();
+        assert_eq!(memory.list_objects(BUCKET, "").await.unwrap(), ["p/backups/bb/bb.tar.gz"]);
+    }
+}
+
+#[tokio::test]
+async fn a_plugin_that_does_not_say_what_is_missing_is_asked() {
+    let memory = memory();
+    let go = memory.failing(|call, _| {
+        (call == Call::Get).then(|| PluginError::unknown("rpc error: NoSuchKey: the key is gone"))
+    });
+    let store = store(go);
+    assert_eq!(store.get::<Results>(&name()).await.unwrap(), None);
+    put(&memory, "p/backups/b/b-results.gz", "x").await;
+    let error = store.get::<Results>(&name()).await.unwrap_err();
+    assert!(error.is_retryable() && story(&error).contains("NoSuchKey"), "{error}");
+}
+
+#[tokio::test]
+async fn a_file_that_is_not_what_it_should_be_is_told_with_its_key() {
+    let memory = memory();
+    let store = store(memory.clone());
+    put(&memory, "p/backups/b/b-results.gz", "no gzip").await;
+    let error = store.get::<Results>(&name()).await.unwrap_err();
+    let expected = "\"p/backups/b/b-results.gz\" cannot be used: it is damaged: ";
+    assert!(story(&error).starts_with(expected), "{}", story(&error));
+    put(&memory, "p/backups/b/velero-backup.json", vec![b' '; 17 << 20]).await;
+    let error = store.backup(&name()).await.unwrap_err();
+    assert!(story(&error).contains("larger than the 16777216 bytes"), "{error}");
+    for (from, to) in [("\"b\"", "\"c\""), ("Backup", "Restore"), ("velero.io/v1", "v1")] {
+        let record = bowline_store::encode::json_indented(&backup("u", "Completed")).unwrap();
+        let record = String::from_utf8(record.to_vec()).unwrap().replace(from, to);
+        put(&memory, "p/backups/b/velero-backup.json", record).await;
+        let error = store.backup(&name()).await.unwrap_err();
+        assert!(story(&error).contains("not of velero.io/v1 Backup \"b\""), "{}", story(&error));
+    }
+}
+
+#[tokio::test]
+async fn a_download_is_a_link_to_the_right_file_for_ten_minutes() {
+    let store = store(memory());
+    let target = |kind: &str| DownloadTarget {
+        kind: kind.into(),
+        name: "b".to_owned(),
+        ..DownloadTarget::default()
+    };
+    let url = store.download_url(&target("BackupLog")).await.unwrap();
+    assert_eq!(url, "memory://bucket/p/backups/b/b-logs.gz?seconds=600");
+    let error = store.download_url(&target("Everything")).await.unwrap_err();
+    assert_eq!(error.to_string(), "unsupported download target kind \"Everything\"");
+}
