@@ -5,8 +5,10 @@
 //!
 //! # What a caller can rely on
 //! - It ends: every rule has a limit, and a plugin that hangs has broken the rule that it hung in.
-//! - What it made is removed again, also after an interrupt: objects, snapshots and operations. A
-//!   volume cannot be deleted through a plugin; the finding names it.
+//! - Objects and snapshots that it made are deleted and operations cancelled, also after an
+//!   interrupt; [`Finding::left`] names what may be left all the same. A volume cannot be deleted
+//!   through a plugin; the finding names it. What an action itself creates stays.
+//! - A delete action is called with an item only if its kind is asked for: it removes what it is for.
 //! - A failure is told once. Rules that build on one that is broken are skipped, with the reason.
 //!
 //! The files: `rule` (what a rule is, and how it is judged), `sample` (what plugins are shown), and
@@ -14,6 +16,7 @@
 
 mod action;
 mod binary;
+mod configured;
 mod item_action;
 mod object_store;
 mod operation;
@@ -28,13 +31,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bowline_plugin::{Config, InvalidItem, Item, Kind, VolumeId};
+use bowline_plugin::{Class, Config, Error, InvalidItem, Item, Kind, VolumeId};
 use futures::FutureExt as _;
 
 use crate::inspect::registry;
 use crate::slot::Slot;
 use crate::{Limits, Options, Plugin, Problem};
+use object_store::Objects;
 use rule::Judge;
+use volume_snapshotter::Snapshots;
 
 /// What was found out about a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +50,8 @@ pub struct Finding {
     pub rule: &'static str,
     /// Whether it is kept.
     pub verdict: Verdict,
+    /// What the check made and could not remove, or may not have removed.
+    pub left: Vec<String>,
 }
 
 /// Whether a rule is kept.
@@ -63,7 +70,7 @@ pub enum Verdict {
 pub struct Input {
     /// Tells this check from all others: what it makes carries it in its name.
     pub id: String,
-    /// The kinds to check; all if empty.
+    /// The kinds to check; all if empty, but then delete actions are not called with the item.
     pub kinds: Vec<Kind>,
     /// What item actions are called with.
     pub item: Item,
@@ -99,6 +106,11 @@ impl Input {
             timeout: Self::TIMEOUT,
         })
     }
+
+    /// The name of what this check makes, and of no other.
+    fn name(&self) -> String {
+        format!("{}-{}", sample::NAME, self.id)
+    }
 }
 
 /// Checks all plugins of a binary. Each finding is handed out as soon as it is known; all of them
@@ -127,9 +139,9 @@ pub async fn run(
         let bench =
             Bench { plugin: plugin.clone(), options: options.clone(), input: input.clone() };
         match plugin.kind {
-            Kind::ObjectStore => object_store::check(&mut judge, bench).await,
+            Kind::ObjectStore => configured::check::<Objects>(&mut judge, bench).await,
             Kind::VolumeSnapshotter | Kind::VolumeSnapshotterV2 => {
-                volume_snapshotter::check(&mut judge, bench).await;
+                configured::check::<Snapshots>(&mut judge, bench).await;
             }
             Kind::BackupItemAction
             | Kind::BackupItemActionV2
@@ -160,6 +172,11 @@ struct Bench {
     plugin: Plugin,
     options: Arc<Options>,
     input: Arc<Input>,
+}
+
+/// Whether the outcome of a call is not known: the plugin did not answer.
+fn is_unclear(error: &Error) -> bool {
+    error.class() == Class::Transient
 }
 
 /// No call may take longer than a rule: its error says more than that the rule took too long.

@@ -85,16 +85,20 @@ impl Scratch {
 
     /// The files below a folder of the stores and snapshotters.
     fn files(&self, folder: &str) -> Vec<PathBuf> {
-        let mut files = Vec::new();
-        let mut folders = vec![self.path("root").join(folder)];
-        while let Some(folder) = folders.pop() {
-            for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-                let is_folder = entry.file_type().unwrap().is_dir();
-                if is_folder { &mut folders } else { &mut files }.push(entry.path());
-            }
-        }
-        files
+        files_below(self.path("root").join(folder))
     }
+}
+
+fn files_below(folder: PathBuf) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    let mut folders = vec![folder];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+            let is_folder = entry.file_type().unwrap().is_dir();
+            if is_folder { &mut folders } else { &mut files }.push(entry.path());
+        }
+    }
+    files
 }
 
 /// The lines below a heading.
@@ -222,8 +226,9 @@ fn check_finds_the_plugins_of_our_sdk_in_order() {
     let arguments = ["plugin", "check", &rust_fixture(), &scratch.root(), "--volume=vol"];
     let ended = scratch.run(&World::new(), &[&arguments[..], &["--item", &pod]].concat());
     assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "{}", ended.stdout);
-    // One for each of the two snapshotters, which are given no PersistentVolume of theirs.
-    assert!(ended.stdout.ends_with("\n93 rules hold, 0 broken, 2 skipped\n"), "{}", ended.stdout);
+    // One for each of the two snapshotters, which are given no PersistentVolume of theirs, and one
+    // for the delete action, which was not asked for.
+    assert!(ended.stdout.ends_with("\n92 rules hold, 0 broken, 3 skipped\n"), "{}", ended.stdout);
     assert_eq!(scratch.files("bowline-check"), [] as [PathBuf; 0]);
     assert_eq!(scratch.files("snapshots"), [] as [PathBuf; 0]);
 }
@@ -239,6 +244,7 @@ fn check_takes_veleros_plugin_for_aws_through_a_real_bucket() {
         format!("--config=s3Url={}", s3.url()),
         format!("--config=credentialsFile={}", s3.credentials_file().display()),
         "--config=s3ForcePathStyle=true".to_owned(),
+        "--config=prefix=some/where".to_owned(),
     ];
     let path = locate(Program::VeleroPluginForAws);
     let world = World::new();
@@ -246,9 +252,8 @@ fn check_takes_veleros_plugin_for_aws_through_a_real_bucket() {
     let ended = World::end_of(command.args(config));
     assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "{}", ended.stdout);
     assert!(ended.stdout.ends_with("\n20 rules hold, 0 broken, 0 skipped\n"), "{}", ended.stdout);
-    let left = std::fs::read_dir(bucket).unwrap().flatten().map(|entry| entry.file_name());
-    let ours: Vec<_> = left.filter(|name| name.to_str().unwrap().starts_with("bowline")).collect();
-    assert_eq!(ours, [] as [&str; 0]);
+    assert_eq!(files_below(bucket.join("some")), [] as [PathBuf; 0]);
+    assert_eq!(files_below(bucket.join("plugins")), [] as [PathBuf; 0]);
     assert_eq!(world.leftovers(), [] as [&str; 0]);
 }
 
@@ -277,10 +282,30 @@ fn a_plugin_that_hangs_has_broken_the_rule_that_it_hung_in() {
     let ended = scratch.run(&World::new(), &arguments);
     assert_eq!((ended.code, ended.stderr.as_str()), (Some(1), ""), "{}", ended.stdout);
     insta::assert_snapshot!(
-        section(&ended.stdout, "DeleteItemAction v1 fixture.bowline.io/dia").join("\n")
+        section(&ended.stdout, "ItemBlockAction v1 fixture.bowline.io/iba").join("\n")
     );
-    // Each of the eight actions, and nothing else.
-    assert!(ended.stdout.ends_with(" 8 broken, 34 skipped\n"), "{}", ended.stdout);
+    // Each of the seven actions that are called, and that three of them may have started operations.
+    assert!(ended.stdout.ends_with(" 10 broken, 35 skipped\n"), "{}", ended.stdout);
+    let left = "\n           left: maybe operations of 1 call for bowline-check-";
+    assert_eq!(ended.stdout.matches(left).count(), 3, "{}", ended.stdout);
+}
+
+#[test]
+fn only_a_check_of_delete_actions_deletes() {
+    let scratch = Scratch::new();
+    let path = locate(Program::FixturePlugins);
+    let pod = scratch.pod("''");
+    let arguments = ["plugin", "check", &path, "--item", &pod, "--kind"];
+    let run = |kind| scratch.run(&World::new(), &[&arguments[..], &[kind]].concat());
+    let ended = scratch.run(&World::new(), &[&arguments[..5], &[&scratch.root()]].concat());
+    let hint = "if it shall, say --kind DeleteItemAction";
+    let rules = section(&ended.stdout, "DeleteItemAction v1 fixture.bowline.io/dia");
+    assert!(rules[1].starts_with("  skipped") && rules[1].ends_with(hint), "{}", ended.stdout);
+    run("BackupItemAction");
+    assert!(!scratch.path("deleted").exists());
+    let ended = run("DeleteItemAction");
+    assert_eq!(ended.code, Some(0), "{}", ended.stdout);
+    assert_eq!(std::fs::read_to_string(scratch.path("deleted")).unwrap(), "Pod/app-1/p\n");
 }
 
 #[test]
@@ -315,6 +340,7 @@ fn a_configuration_that_is_refused_breaks_one_rule_and_skips_the_others() {
             "rule": "takes its configuration",
             "verdict": "broken",
             "reason": "config key \"root\" is required",
+            "left": [],
         })
     );
     let rest = &of_store[1..];
@@ -339,7 +365,10 @@ fn a_check_that_is_interrupted_removes_what_it_made() {
     let output = check.wait_with_output().unwrap();
     let stdout = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(130), "{stdout}");
-    assert!(stdout.contains("  ok       deletes all snapshots of the check\n"), "{stdout}");
+    assert!(
+        stdout.contains("  ok       leaves no snapshot, and no volume that it has not named\n"),
+        "{stdout}"
+    );
     assert_eq!(scratch.files("snapshots"), [] as [PathBuf; 0]);
     assert_eq!(world.leftovers(), [] as [&str; 0]);
 }

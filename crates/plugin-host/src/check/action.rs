@@ -8,7 +8,7 @@ use bowline_plugin::{
     Progress, ResourceIdentifier, ResourceSelector, RestoreItemAction, Result,
 };
 
-use super::sample;
+use super::{Input, sample};
 use crate::handle::Handle;
 
 /// An item action of any kind.
@@ -35,8 +35,9 @@ pub(super) struct Answer {
 }
 
 impl Occasion {
-    pub(super) fn new(item: Item) -> Self {
-        Self { item, backup: sample::backup(), restore: sample::restore() }
+    pub(super) fn new(input: &Input) -> Self {
+        let (backup, restore) = (sample::backup(input), sample::restore(input));
+        Self { item: input.item.clone(), backup, restore }
     }
 }
 

@@ -5,12 +5,14 @@ use std::future::ready;
 use std::sync::Arc;
 
 use bowline_plugin::{Error, Item, Kind, OperationId, Progress, ResourceSelector, State};
+use futures::StreamExt as _;
 use futures::future::join_all;
+use futures::stream::FuturesUnordered;
 use serde_json::Value;
 
 use super::action::{Answer, AnyAction, Occasion};
 use super::rule::{HOLDS, Judge, Outcome, Rule, Subject, Unmet};
-use super::{Bench, Input, Restart, sample};
+use super::{Bench, Input, Restart, is_unclear, sample};
 use crate::Plugin;
 use crate::handle::Handle;
 use crate::slot::{Purpose, Slot};
@@ -71,15 +73,17 @@ const CANCEL_OPERATIONS: Rule<Trial> =
 /// An action on trial, in a process of its own.
 pub(super) struct Trial {
     plugin: Plugin,
-    action: AnyAction,
+    pub(super) action: AnyAction,
     pub(super) process: Arc<dyn Restart>,
-    occasion: Occasion,
+    pub(super) occasion: Occasion,
     pub(super) input: Arc<Input>,
     selector: Option<ResourceSelector>,
     /// What it made of the item.
     answer: Option<Answer>,
     /// Operations that run as far as we know.
     pub(super) running: Vec<OperationId>,
+    /// Calls for the item that may have started an operation whose id we never learnt.
+    unanswered: usize,
     pub(super) is_cancelled: bool,
     pub(super) ended: Option<State>,
 }
@@ -87,6 +91,17 @@ pub(super) struct Trial {
 impl Subject for Trial {
     fn plugin(&self) -> Option<&Plugin> {
         Some(&self.plugin)
+    }
+
+    fn left(&self) -> Vec<String> {
+        let mut left: Vec<String> =
+            self.running.iter().map(|operation| format!("operation {operation}")).collect();
+        if self.unanswered > 0 && V2.contains(&self.plugin.kind) {
+            let calls = if self.unanswered == 1 { "call" } else { "calls" };
+            let of = format!("of {} {calls} for {}", self.unanswered, self.input.name());
+            left.push(format!("maybe operations {of}, which it has not answered"));
+        }
+        left
     }
 }
 
@@ -112,11 +127,12 @@ impl Trial {
             plugin,
             action,
             process,
-            occasion: Occasion::new(input.item.clone()),
+            occasion: Occasion::new(&input),
             input,
             selector: None,
             answer: None,
             running: Vec::new(),
+            unanswered: 0,
             is_cancelled: false,
             ended: None,
         }
@@ -124,9 +140,7 @@ impl Trial {
 
     async fn examine(mut self, judge: &mut Judge<'_>) {
         judge.judge(RULES, &mut self).await;
-        if !self.running.is_empty() {
-            judge.judge_always(&CANCEL_OPERATIONS, &mut self).await;
-        }
+        judge.clean_up(&CANCEL_OPERATIONS, &mut self).await;
     }
 
     async fn tells_what_it_applies_to(&mut self) -> Outcome {
@@ -146,9 +160,14 @@ impl Trial {
                 "it does not apply to a {kind}; give an item that it applies to with --item"
             )));
         }
-        let answer = self.action.answer(&self.occasion).await?;
-        self.running.extend(answer.operation.clone());
-        self.answer = Some(answer);
+        let kind = self.plugin.kind;
+        if kind == Kind::DeleteItemAction && !self.input.kinds.contains(&kind) {
+            // It would remove what the item stands for: a snapshot, a disk.
+            return Err(Unmet::skipped(
+                "it may delete what belongs to the item; if it shall, say --kind DeleteItemAction",
+            ));
+        }
+        self.answer = self.answers_to(1).await.pop().transpose()?;
         HOLDS
     }
 
@@ -177,10 +196,25 @@ impl Trial {
             return all_succeeded(join_all(asked).await);
         }
         self.answered()?;
-        let answers = join_all((0..AT_ONCE).map(|_| self.action.answer(&self.occasion))).await;
-        let started = answers.iter().flatten().filter_map(|answer| answer.operation.clone());
-        self.running.extend(started);
-        all_succeeded(answers)
+        all_succeeded(self.answers_to(AT_ONCE).await)
+    }
+
+    /// Calls it so many times at once. What an answer tells is noted when it comes: others may not
+    /// come at all.
+    async fn answers_to(&mut self, calls: usize) -> Vec<Result<Answer, Error>> {
+        self.unanswered += calls;
+        let mut coming: FuturesUnordered<_> =
+            (0..calls).map(|_| self.action.answer(&self.occasion)).collect();
+        let mut answers = Vec::new();
+        while let Some(answer) = coming.next().await {
+            if !answer.as_ref().is_err_and(is_unclear) {
+                self.unanswered -= 1;
+            }
+            let started = answer.as_ref().ok().and_then(|answer| answer.operation.clone());
+            self.running.extend(started.filter(|id| !self.running.contains(id)));
+            answers.push(answer);
+        }
+        answers
     }
 
     /// What it made of the item; without it, rules about that cannot be judged.

@@ -1,20 +1,22 @@
-//! The rules for object stores. All objects lie below a prefix that no other check has.
+//! The rules for object stores. All objects lie in a folder that no other check has, where Velero
+//! permits one.
 
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use bowline_plugin::{ByteStream, Config, Error, ObjectStore};
 use bytes::Bytes;
 use futures::future::join_all;
-use futures::{TryStreamExt as _, stream};
+use futures::stream::FuturesUnordered;
+use futures::{StreamExt as _, TryStreamExt as _, stream};
 
+use super::Input;
+use super::configured::{self, Made};
 use super::item_action::all_succeeded;
-use super::rule::{HOLDS, Judge, Outcome, Rule, Subject, Unmet};
-use super::{Bench, Input, Restart};
-use crate::Plugin;
+use super::rule::{HOLDS, Outcome, Rule, Unmet};
 use crate::handle::Handle;
-use crate::slot::{Purpose, Slot};
 
 const AT_ONCE: usize = 16;
 const MIB: usize = 1 << 20;
@@ -56,69 +58,46 @@ const RULES: &[Rule<Trial>] = &[
 const CLEAN_UP: Rule<Trial> =
     Rule::new("deletes all that the check put", |store| Box::pin(store.clean_up()));
 
-/// A store on trial, in a process of its own.
-struct Trial {
-    plugin: Plugin,
-    store: Arc<dyn ObjectStore>,
-    process: Arc<dyn Restart>,
-    input: Arc<Input>,
-    config: Config,
-    prefix: String,
-    /// What may have been put.
+type Trial = configured::Trial<Objects>;
+
+/// What a check put into a bucket.
+#[derive(Default)]
+pub(super) struct Objects {
+    /// What may be there.
     keys: Vec<String>,
-    is_configured: Option<bool>,
 }
 
-impl Subject for Trial {
-    fn plugin(&self) -> Option<&Plugin> {
-        Some(&self.plugin)
+#[async_trait]
+impl Made for Objects {
+    type Plugin = dyn ObjectStore;
+
+    const RULES: &'static [Rule<Trial>] = RULES;
+    const CLEAN_UP: Rule<Trial> = CLEAN_UP;
+
+    fn plugin(handle: Handle) -> Arc<Self::Plugin> {
+        Arc::new(handle)
     }
 
-    fn is_stuck(&self) -> Option<&str> {
-        (self.is_configured == Some(false)).then_some("it has not taken its configuration")
+    /// With what a server adds to the configuration of a location.
+    fn config(input: &Input) -> Config {
+        let mut config = input.config.clone();
+        config.entry("bucket".to_owned()).or_insert_with(|| input.bucket.clone());
+        let prefix = config.entry("prefix".to_owned()).or_default();
+        *prefix = prefix.trim_matches('/').to_owned();
+        config
     }
-}
 
-pub(super) async fn check(judge: &mut Judge<'_>, Bench { plugin, options, input }: Bench) {
-    let mut config = input.config.clone();
-    // What a server adds to the configuration of a location.
-    config.entry("bucket".to_owned()).or_insert_with(|| input.bucket.clone());
-    config.entry("prefix".to_owned()).or_default();
-    let purpose = Purpose::Configured { plugin: plugin.clone(), config: config.clone() };
-    let slot = Arc::new(Slot::new(&plugin.command, options, purpose));
-    let handle = Arc::new(Handle::new(Arc::clone(&slot), &plugin));
-    let process = Arc::clone(&slot) as Arc<dyn Restart>;
-    Trial::new(plugin, handle, process, input, config).examine(judge).await;
-    slot.close().await;
+    async fn init(plugin: &Self::Plugin, config: &Config) -> Result<(), Error> {
+        plugin.init(config).await
+    }
+
+    fn left(&self, input: &Input) -> Vec<String> {
+        let keys = self.keys.iter();
+        keys.map(|key| format!("object {key} in the bucket {}", input.bucket)).collect()
+    }
 }
 
 impl Trial {
-    fn new(
-        plugin: Plugin,
-        store: Arc<dyn ObjectStore>,
-        process: Arc<dyn Restart>,
-        input: Arc<Input>,
-        config: Config,
-    ) -> Self {
-        let prefix = format!("bowline-check-{}/", input.id);
-        let (keys, is_configured) = (Vec::new(), None);
-        Self { plugin, store, process, input, config, prefix, keys, is_configured }
-    }
-
-    async fn examine(mut self, judge: &mut Judge<'_>) {
-        judge.judge(RULES, &mut self).await;
-        if !self.keys.is_empty() {
-            judge.judge_always(&CLEAN_UP, &mut self).await;
-        }
-    }
-
-    async fn takes_its_configuration(&mut self) -> Outcome {
-        self.is_configured = Some(false);
-        self.store.init(&self.config).await?;
-        self.is_configured = Some(true);
-        HOLDS
-    }
-
     async fn keeps(&mut self, name: &str, pieces: Vec<Bytes>) -> Outcome {
         let key = self.put(name, pieces.clone()).await?;
         self.returns(&key, &pieces.concat()).await
@@ -134,7 +113,7 @@ impl Trial {
     }
 
     async fn refuses_what_is_missing(&mut self) -> Outcome {
-        match self.store.get_object(&self.input.bucket, &self.key("none")).await {
+        match self.called.get_object(&self.input.bucket, &self.key("none")).await {
             Err(_) => HOLDS,
             Ok(_) => Err(Unmet::broken("it returned a stream, so an error would come too late")),
         }
@@ -146,14 +125,14 @@ impl Trial {
             expected.push(self.put(name, vec![Bytes::from_static(b"x")]).await?);
         }
         let bucket = &self.input.bucket;
-        same(&self.store.list_objects(bucket, &self.key("list/")).await?, &expected)?;
-        same(&self.store.list_objects(bucket, &self.key("nothing/")).await?, &[])
+        same(&self.called.list_objects(bucket, &self.key("list/")).await?, &expected)?;
+        same(&self.called.list_objects(bucket, &self.key("nothing/")).await?, &[])
     }
 
     /// After [`lists_objects`](Self::lists_objects), which put what is listed here.
     async fn lists_prefixes(&mut self) -> Outcome {
         let prefix = self.key("list/");
-        let listed = self.store.list_common_prefixes(&self.input.bucket, &prefix, "/").await?;
+        let listed = self.called.list_common_prefixes(&self.input.bucket, &prefix, "/").await?;
         same(&listed, &[self.key("list/a/"), self.key("list/b/")])
     }
 
@@ -169,7 +148,7 @@ impl Trial {
             _ => Ok(Bytes::from(vec![7; MIB / 8])),
         });
         let body: ByteStream = Box::pin(stream::iter(pieces));
-        if self.store.put_object(&self.input.bucket, &key, body).await.is_ok() {
+        if self.called.put_object(&self.input.bucket, &key, body).await.is_ok() {
             return Err(Unmet::broken("it took a part of the object for the whole"));
         }
         // The plugin hears of it at the same time as we do, and may do the wrong thing only then.
@@ -184,13 +163,13 @@ impl Trial {
 
     async fn gives_a_signed_url(&mut self) -> Outcome {
         let key = self.put("signed", vec![Bytes::from_static(b"x")]).await?;
-        let url = self.store.create_signed_url(&self.input.bucket, &key, URL_TTL).await?;
+        let url = self.called.create_signed_url(&self.input.bucket, &key, URL_TTL).await?;
         if url.contains("://") { HOLDS } else { Err(Unmet::Broken(format!("`{url}` is no URL"))) }
     }
 
     async fn deletes(&mut self) -> Outcome {
         let key = self.put("deleted", vec![Bytes::from_static(b"x")]).await?;
-        self.store.delete_object(&self.input.bucket, &key).await?;
+        self.called.delete_object(&self.input.bucket, &key).await?;
         if self.exists(&key).await? {
             return Err(Unmet::broken("it still exists"));
         }
@@ -212,32 +191,49 @@ impl Trial {
         self.returns(&key, b"before").await
     }
 
-    /// Deletes what lies below the prefix, by listing and from memory.
+    /// Deletes what lies below the folder, by listing and from memory.
     async fn clean_up(&mut self) -> Outcome {
-        let bucket = &self.input.bucket;
-        let mut keys = std::mem::take(&mut self.keys);
-        keys.extend(self.store.list_objects(bucket, &self.prefix).await.unwrap_or_default());
-        // A listing is the plugin's word: nothing outside is touched.
-        keys.retain(|key| key.starts_with(&self.prefix));
-        keys.sort();
-        keys.dedup();
-        // That one is gone already may be an error, and is none here.
-        join_all(keys.iter().map(|key| self.store.delete_object(bucket, key))).await;
-        let left = self.store.list_objects(bucket, &self.prefix).await?;
-        if left.is_empty() {
-            return HOLDS;
+        self.made.keys.extend(self.listed().await.unwrap_or_default());
+        self.made.keys.sort();
+        self.made.keys.dedup();
+        let (called, bucket, keys) = (&self.called, &self.input.bucket, self.made.keys.clone());
+        let delete = async |key: &'_ String| (key.clone(), called.delete_object(bucket, key).await);
+        let mut coming: FuturesUnordered<_> = keys.iter().map(delete).collect();
+        while let Some((key, deleted)) = coming.next().await {
+            // That one is gone already may be an error, and is none here: the listing will tell.
+            if deleted.is_ok() {
+                self.made.keys.retain(|left| *left != key);
+            }
         }
-        Err(Unmet::Broken(format!("left in the bucket {bucket}: {}", left.join(", "))))
+        drop(coming);
+        self.made.keys = self.listed().await?;
+        HOLDS
+    }
+
+    /// What it lists below the folder. It is the plugin's word: nothing outside is ours.
+    async fn listed(&self) -> Result<Vec<String>, Error> {
+        let folder = self.folder();
+        let mut keys = self.called.list_objects(&self.input.bucket, &folder).await?;
+        keys.retain(|key| key.starts_with(&folder));
+        Ok(keys)
+    }
+
+    /// Where all keys lie. Velero makes a location unavailable that has a top-level folder which it
+    /// does not know; `plugins` it does. (pkg/persistence/object_store_layout.go)
+    fn folder(&self) -> String {
+        let prefix = self.config.get("prefix").filter(|prefix| !prefix.is_empty());
+        let prefix = prefix.map(|prefix| format!("{prefix}/")).unwrap_or_default();
+        format!("{prefix}plugins/{}/", self.input.name())
     }
 
     fn key(&self, name: &str) -> String {
-        format!("{}{name}", self.prefix)
+        format!("{}{name}", self.folder())
     }
 
     /// The key of something that is about to be put, so that it will be deleted.
     fn remember(&mut self, name: &str) -> String {
         let key = self.key(name);
-        self.keys.push(key.clone());
+        self.made.keys.push(key.clone());
         key
     }
 
@@ -249,15 +245,15 @@ impl Trial {
 
     async fn put_at(&self, key: String, pieces: Vec<Bytes>) -> Result<(), Error> {
         let body: ByteStream = Box::pin(stream::iter(pieces.into_iter().map(Ok)));
-        self.store.put_object(&self.input.bucket, &key, body).await
+        self.called.put_object(&self.input.bucket, &key, body).await
     }
 
     async fn exists(&self, key: &str) -> Result<bool, Error> {
-        self.store.object_exists(&self.input.bucket, key).await
+        self.called.object_exists(&self.input.bucket, key).await
     }
 
     async fn returns(&self, key: &str, expected: &[u8]) -> Outcome {
-        let stream = self.store.get_object(&self.input.bucket, key).await?;
+        let stream = self.called.get_object(&self.input.bucket, key).await?;
         let pieces: Vec<Bytes> =
             stream.try_collect().await.map_err(|error| Unmet::Broken(error.to_string()))?;
         let got = pieces.concat();

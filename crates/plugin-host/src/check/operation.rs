@@ -4,6 +4,8 @@
 use std::time::Duration;
 
 use bowline_plugin::{Class, Error, OperationId, Progress, State};
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
 use tokio::time::Instant;
 
 use super::item_action::Trial;
@@ -83,14 +85,18 @@ impl Trial {
     /// Cancels what still runs. It is not a rule of the plugin's that this be quick, so the end is
     /// not waited for.
     pub(super) async fn cancel_all(&mut self) -> Outcome {
+        let running = self.running.clone();
+        let (action, occasion) = (&self.action, &self.occasion);
+        let cancel = async |operation| (operation, action.cancel(operation, occasion).await);
+        let mut coming: FuturesUnordered<_> = running.iter().map(cancel).collect();
         let mut failure = None;
-        for operation in std::mem::take(&mut self.running) {
-            if let Err(error) = self.cancel(&operation).await {
-                let text = format!("operation {operation} may run on: {error}");
-                failure.get_or_insert(text);
+        while let Some((operation, cancelled)) = coming.next().await {
+            match cancelled {
+                Ok(()) => self.running.retain(|running| running != operation),
+                Err(error) => failure = failure.or(Some(error)),
             }
         }
-        failure.map_or(HOLDS, |reason| Err(Unmet::Broken(reason)))
+        failure.map_or(HOLDS, |error| Err(error.into()))
     }
 
     /// The operation that it started for the item.
@@ -102,7 +108,7 @@ impl Trial {
     }
 
     fn unknown_operation(&self) -> Result<OperationId, Unmet> {
-        OperationId::new(format!("bowline-check-{}-unknown", self.input.id))
+        OperationId::new(format!("{}-unknown", self.input.name()))
             .ok_or_else(|| Unmet::skipped("there is no such id"))
     }
 }

@@ -21,6 +21,12 @@ pub(super) trait Subject: Send {
     fn is_stuck(&self) -> Option<&str> {
         None
     }
+
+    /// What rules made and what may still be there, each in words. Rules note it as soon as they
+    /// know it: they may be dropped at any time.
+    fn left(&self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 /// What came of a rule: it holds, maybe with something to say, or it does not.
@@ -112,14 +118,23 @@ impl<'a> Judge<'a> {
                     outcome = self.within_limit(rule, subject) => outcome,
                 }
             };
-            self.note(subject, rule, outcome);
+            self.note(subject, rule, outcome, Vec::new());
         }
     }
 
-    /// Judges a rule come what may: it removes what others made.
-    pub(super) async fn judge_always<S: Subject>(&mut self, rule: &Rule<S>, subject: &mut S) {
+    /// Judges a rule that removes what others made, if there is anything, and come what may. It does
+    /// not hold as long as something is left.
+    pub(super) async fn clean_up<S: Subject>(&mut self, rule: &Rule<S>, subject: &mut S) {
+        if subject.left().is_empty() {
+            return;
+        }
         let outcome = self.within_limit(rule, subject).await;
-        self.note(subject, rule, outcome);
+        let left = subject.left();
+        let outcome = match outcome {
+            Ok(_) if !left.is_empty() => Err(Unmet::broken("something may be left")),
+            outcome => outcome,
+        };
+        self.note(subject, rule, outcome, left);
     }
 
     pub(super) fn into_findings(self) -> Vec<Finding> {
@@ -132,13 +147,20 @@ impl<'a> Judge<'a> {
         tested.await.unwrap_or_else(|_| Err(Unmet::Broken(late())))
     }
 
-    fn note<S: Subject>(&mut self, subject: &S, rule: &Rule<S>, outcome: Outcome) {
+    fn note<S: Subject>(
+        &mut self,
+        subject: &S,
+        rule: &Rule<S>,
+        outcome: Outcome,
+        left: Vec<String>,
+    ) {
         let verdict = match outcome {
             Ok(note) => Verdict::Holds(note),
             Err(Unmet::Broken(reason)) => Verdict::Broken(self.shortened(&reason)),
             Err(Unmet::Skipped(reason)) => Verdict::Skipped(self.shortened(&reason)),
         };
-        let finding = Finding { plugin: subject.plugin().cloned(), rule: rule.says, verdict };
+        let plugin = subject.plugin().cloned();
+        let finding = Finding { plugin, rule: rule.says, verdict, left };
         (self.on_finding)(&finding);
         self.findings.push(finding);
     }
@@ -162,6 +184,7 @@ mod tests {
         plugin: Option<Plugin>,
         stuck: Option<&'static str>,
         tested: usize,
+        left: Vec<String>,
     }
 
     impl Subject for Counter {
@@ -172,12 +195,21 @@ mod tests {
         fn is_stuck(&self) -> Option<&str> {
             self.stuck
         }
+
+        fn left(&self) -> Vec<String> {
+            self.left.clone()
+        }
     }
 
     impl Counter {
         fn count(&mut self) -> String {
             self.tested += 1;
             format!("{} so far", self.tested)
+        }
+
+        fn tidy(&mut self) -> String {
+            self.left.clear();
+            self.count()
         }
 
         async fn hang(&mut self) -> Outcome {
@@ -193,6 +225,8 @@ mod tests {
 
     const COUNT: Rule<Counter> =
         Rule::new("counts", |counter| Box::pin(ready(Ok(Some(counter.count())))));
+    const TIDY: Rule<Counter> =
+        Rule::new("tidies", |counter| Box::pin(ready(Ok(Some(counter.tidy())))));
     const HANG: Rule<Counter> = Rule::new("hangs", |counter| Box::pin(counter.hang()));
     const BLOCK: Rule<Counter> = Rule::new("blocks", |counter| Box::pin(ready(counter.block())));
 
@@ -206,10 +240,15 @@ mod tests {
         let limit = Duration::from_millis(250);
         let mut judge = Judge::new(Path::new("/p"), limit, interrupt.shared(), &mut on_finding);
         judge.judge(rules, counter).await;
-        judge.judge_always(&COUNT, counter).await;
+        judge.clean_up(&TIDY, counter).await;
         let kept = judge.into_findings();
         assert_eq!(heard, kept);
         kept.into_iter().map(|finding| finding.verdict).collect()
+    }
+
+    /// Something is left to remove from the start.
+    fn untidy() -> Counter {
+        Counter { left: vec!["a thing".to_owned()], ..Counter::default() }
     }
 
     fn never() -> BoxFuture<'static, ()> {
@@ -218,7 +257,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_rule_that_hangs_is_broken_and_the_next_one_is_judged() {
-        let found = verdicts(&[HANG, COUNT], &mut Counter::default(), never()).await;
+        let found = verdicts(&[HANG, COUNT], &mut untidy(), never()).await;
         assert_eq!(
             found,
             [
@@ -231,7 +270,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_builds_on_a_broken_rule_is_skipped_but_not_what_cleans_up() {
-        let found = verdicts(&[BLOCK, COUNT], &mut Counter::default(), never()).await;
+        let found = verdicts(&[BLOCK, COUNT], &mut untidy(), never()).await;
         assert_eq!(
             found,
             [
@@ -245,7 +284,7 @@ mod tests {
     #[tokio::test]
     async fn after_an_interrupt_only_what_cleans_up_is_judged() {
         let interrupt = std::future::ready(()).boxed();
-        let found = verdicts(&[COUNT, HANG], &mut Counter::default(), interrupt).await;
+        let found = verdicts(&[COUNT, HANG], &mut untidy(), interrupt).await;
         let skipped = Verdict::Skipped("the check was interrupted".into());
         assert_eq!(found, [skipped.clone(), skipped, Verdict::Holds(Some("1 so far".into()))]);
     }
@@ -259,7 +298,29 @@ mod tests {
         };
         let rules = [[Kind::DeleteItemAction], [Kind::ObjectStore]]
             .map(|kinds| Rule { kinds: Vec::leak(kinds.to_vec()), ..COUNT });
-        let mut counter = Counter { plugin: Some(plugin), ..Counter::default() };
+        let mut counter = Counter { plugin: Some(plugin), ..untidy() };
         assert_eq!(verdicts(&rules, &mut counter, never()).await.len(), 2);
+    }
+
+    #[tokio::test]
+    async fn what_is_left_is_named_also_when_the_removal_hangs() {
+        for (rule, reason) in
+            [(HANG, "it was not done within 0.25 s"), (COUNT, "something may be left")]
+        {
+            let limit = Duration::from_millis(250);
+            let mut on_finding = |_: &Finding| {};
+            let mut judge = Judge::new(Path::new("/p"), limit, never().shared(), &mut on_finding);
+            judge.clean_up(&rule, &mut untidy()).await;
+            let [finding] = &judge.into_findings()[..] else { panic!("one finding") };
+            assert_eq!(finding.verdict, Verdict::Broken(reason.into()));
+            assert_eq!(finding.left, ["a thing"]);
+        }
+    }
+
+    #[tokio::test]
+    async fn where_nothing_is_left_nothing_is_removed() {
+        let mut counter = Counter::default();
+        assert_eq!(verdicts(&[], &mut counter, never()).await, []);
+        assert_eq!(counter.tested, 0);
     }
 }

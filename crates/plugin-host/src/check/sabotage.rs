@@ -34,10 +34,18 @@ pub(super) fn input() -> Arc<Input> {
 
 /// What a trial finds, and what it is heard to find: they are the same.
 pub(super) async fn findings(trial: impl AsyncFnOnce(&mut Judge<'_>)) -> Vec<Finding> {
+    findings_until(std::future::pending(), trial).await
+}
+
+/// What a trial finds that is interrupted.
+pub(super) async fn findings_until(
+    interrupt: impl Future<Output = ()> + Send,
+    trial: impl AsyncFnOnce(&mut Judge<'_>),
+) -> Vec<Finding> {
     let mut heard = Vec::new();
     let mut on_finding = |finding: &Finding| heard.push(finding.clone());
-    let never = std::future::pending().boxed().shared();
-    let mut judge = Judge::new(Path::new("/p"), input().timeout, never, &mut on_finding);
+    let interrupt = interrupt.boxed().shared();
+    let mut judge = Judge::new(Path::new("/p"), input().timeout, interrupt, &mut on_finding);
     trial(&mut judge).await;
     let findings = judge.into_findings();
     assert_eq!(heard, findings);
@@ -54,4 +62,9 @@ pub(super) fn broken(findings: &[Finding]) -> Vec<&'static str> {
 pub(super) fn kept(findings: &[Finding]) -> Vec<&'static str> {
     let holds = |finding: &&Finding| matches!(finding.verdict, Verdict::Holds(_));
     findings.iter().filter(holds).map(|finding| finding.rule).collect()
+}
+
+/// What is told to be left.
+pub(super) fn left(findings: &[Finding]) -> Vec<&str> {
+    findings.iter().flat_map(|finding| &finding.left).map(String::as_str).collect()
 }

@@ -4,7 +4,9 @@ use bowline_api::{Backup, BackupSpec, Restore, RestoreSpec};
 use bowline_plugin::{Encoded, InvalidItem, Item, ResourceIdentifier};
 use serde_json::json;
 
-/// The name of everything here.
+use super::Input;
+
+/// The name of everything here that is not of one check alone.
 pub(super) const NAME: &str = "bowline-check";
 
 /// A pod that exists nowhere.
@@ -41,12 +43,17 @@ pub(super) fn persistent_volume() -> Result<Item, InvalidItem> {
     }))
 }
 
-/// The backup that actions take part in.
-pub(super) fn backup() -> Encoded<Backup> {
-    Encoded::new(Backup::new(NAME, BackupSpec::default()))
+/// The backup that actions take part in. Its name and uid are of one check alone: a plugin may make
+/// the ids of its operations from them.
+pub(super) fn backup(input: &Input) -> Encoded<Backup> {
+    let mut backup = Backup::new(&input.name(), BackupSpec::default());
+    backup.metadata.uid = Some(input.name());
+    Encoded::new(backup)
 }
 
-/// The restore that actions take part in.
-pub(super) fn restore() -> Encoded<Restore> {
-    Encoded::new(Restore::new(NAME, RestoreSpec::default()))
+/// The restore that actions take part in, with a name and uid of one check alone.
+pub(super) fn restore(input: &Input) -> Encoded<Restore> {
+    let mut restore = Restore::new(&input.name(), RestoreSpec::default());
+    restore.metadata.uid = Some(input.name());
+    Encoded::new(restore)
 }

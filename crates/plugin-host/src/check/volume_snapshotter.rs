@@ -4,17 +4,17 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use bowline_api::annotation;
 use bowline_plugin::{
-    Class, Error, Item, Kind, SnapshotId, State, VolumeId, VolumeInfo, VolumeSnapshotter,
+    Class, Config, Error, Item, Kind, SnapshotId, State, VolumeId, VolumeInfo, VolumeSnapshotter,
 };
 
+use super::configured::{self, Made};
 use super::operation::{POLL, is_permanent, told};
-use super::rule::{HOLDS, Judge, Outcome, Rule, Subject, Unmet};
-use super::{Bench, Input, Restart, sample};
-use crate::Plugin;
+use super::rule::{HOLDS, Outcome, Rule, Unmet};
+use super::{Input, is_unclear, sample};
 use crate::handle::Handle;
-use crate::slot::{Purpose, Slot};
 
 const V2: &[Kind] = &[Kind::VolumeSnapshotterV2];
 
@@ -51,78 +51,60 @@ const RULES: &[Rule<Trial>] = &[
 const SYNCHRONOUS: &str = "it has no progress: a snapshot is complete when it has been taken";
 
 const CLEAN_UP: Rule<Trial> =
-    Rule::new("deletes all snapshots of the check", |it| Box::pin(it.clean_up()));
+    Rule::new("leaves no snapshot, and no volume that it has not named", |it| {
+        Box::pin(it.clean_up())
+    });
 
-/// A snapshotter on trial, in a process of its own.
-struct Trial {
-    plugin: Plugin,
-    snapshotter: Arc<dyn VolumeSnapshotter>,
-    process: Arc<dyn Restart>,
-    input: Arc<Input>,
-    is_configured: Option<bool>,
+type Trial = configured::Trial<Snapshots>;
+
+/// What a check had a snapshotter make.
+#[derive(Default)]
+pub(super) struct Snapshots {
     info: VolumeInfo,
     /// Snapshots that have not been deleted; the first one is what the rules are about.
-    snapshots: Vec<SnapshotId>,
+    ids: Vec<SnapshotId>,
     /// Whether a snapshot may have been made whose id we never learnt.
     may_have_lost_one: bool,
-    made: Option<VolumeId>,
+    volume: Option<VolumeId>,
+    /// The snapshot that a volume may have been made of whose id we never learnt.
+    may_have_lost_volume_of: Option<SnapshotId>,
 }
 
-impl Subject for Trial {
-    fn plugin(&self) -> Option<&Plugin> {
-        Some(&self.plugin)
+#[async_trait]
+impl Made for Snapshots {
+    type Plugin = dyn VolumeSnapshotter;
+
+    const RULES: &'static [Rule<Trial>] = RULES;
+    const CLEAN_UP: Rule<Trial> = CLEAN_UP;
+
+    fn plugin(handle: Handle) -> Arc<Self::Plugin> {
+        Arc::new(handle)
     }
 
-    fn is_stuck(&self) -> Option<&str> {
-        (self.is_configured == Some(false)).then_some("it has not taken its configuration")
+    fn config(input: &Input) -> Config {
+        input.config.clone()
     }
-}
 
-pub(super) async fn check(judge: &mut Judge<'_>, Bench { plugin, options, input }: Bench) {
-    let purpose = Purpose::Configured { plugin: plugin.clone(), config: input.config.clone() };
-    let slot = Arc::new(Slot::new(&plugin.command, options, purpose));
-    let handle = Arc::new(Handle::new(Arc::clone(&slot), &plugin));
-    let process = Arc::clone(&slot) as Arc<dyn Restart>;
-    Trial::new(plugin, handle, process, input).examine(judge).await;
-    slot.close().await;
+    async fn init(plugin: &Self::Plugin, config: &Config) -> Result<(), Error> {
+        plugin.init(config).await
+    }
+
+    fn left(&self, input: &Input) -> Vec<String> {
+        let mut left: Vec<String> = self.ids.iter().map(|id| format!("snapshot {id}")).collect();
+        if self.may_have_lost_one {
+            let tag = format!("{}={}", annotation::REQUEST_ID, input.name());
+            left.push(format!("maybe a snapshot with the tag {tag}"));
+        }
+        if let Some(snapshot) = &self.may_have_lost_volume_of {
+            left.push(format!("maybe a volume made from the snapshot {snapshot}"));
+        }
+        left
+    }
 }
 
 impl Trial {
-    fn new(
-        plugin: Plugin,
-        snapshotter: Arc<dyn VolumeSnapshotter>,
-        process: Arc<dyn Restart>,
-        input: Arc<Input>,
-    ) -> Self {
-        Self {
-            plugin,
-            snapshotter,
-            process,
-            input,
-            is_configured: None,
-            info: VolumeInfo::default(),
-            snapshots: Vec::new(),
-            may_have_lost_one: false,
-            made: None,
-        }
-    }
-
-    async fn examine(mut self, judge: &mut Judge<'_>) {
-        judge.judge(RULES, &mut self).await;
-        if !self.snapshots.is_empty() || self.may_have_lost_one {
-            judge.judge_always(&CLEAN_UP, &mut self).await;
-        }
-    }
-
-    async fn takes_its_configuration(&mut self) -> Outcome {
-        self.is_configured = Some(false);
-        self.snapshotter.init(&self.input.config).await?;
-        self.is_configured = Some(true);
-        HOLDS
-    }
-
     async fn leaves_others_alone(&mut self) -> Outcome {
-        match self.snapshotter.get_volume_id(&foreign_volume()?).await? {
+        match self.called.get_volume_id(&foreign_volume()?).await? {
             None => HOLDS,
             Some(volume) => Err(Unmet::Broken(format!("it says that it is its volume {volume}"))),
         }
@@ -130,7 +112,7 @@ impl Trial {
 
     async fn tells_volume_info(&mut self) -> Outcome {
         let volume = self.volume()?;
-        self.info = self.snapshotter.get_volume_info(&volume, &self.input.zone).await?;
+        self.made.info = self.called.get_volume_info(&volume, &self.input.zone).await?;
         HOLDS
     }
 
@@ -151,7 +133,7 @@ impl Trial {
     async fn completes_a_snapshot(&mut self) -> Outcome {
         let snapshot = self.snapshot()?;
         loop {
-            let progress = match self.snapshotter.progress(&snapshot).await {
+            let progress = match self.called.progress(&snapshot).await {
                 Err(error) if error.class() == Class::Unimplemented => {
                     return Ok(Some(SYNCHRONOUS.to_owned()));
                 }
@@ -167,24 +149,28 @@ impl Trial {
 
     async fn uploads_a_snapshot(&mut self) -> Outcome {
         let snapshot = self.snapshot()?;
-        match self.snapshotter.upload_snapshot(&snapshot).await {
+        match self.called.upload_snapshot(&snapshot).await {
             Err(error) if error.class() == Class::Unimplemented => {
                 return Ok(Some("it has no upload stage".to_owned()));
             }
             uploaded => uploaded?,
         }
         self.process.restart().await;
-        self.snapshotter.upload_snapshot(&snapshot).await?;
+        self.called.upload_snapshot(&snapshot).await?;
         HOLDS
     }
 
     async fn makes_a_volume(&mut self) -> Outcome {
         let snapshot = self.snapshot()?;
         let zone = &self.input.zone;
-        let volume =
-            self.snapshotter.create_volume_from_snapshot(&snapshot, &self.info, zone).await?;
+        self.made.may_have_lost_volume_of = Some(snapshot.clone());
+        let made = self.called.create_volume_from_snapshot(&snapshot, &self.made.info, zone).await;
+        if !made.as_ref().is_err_and(is_unclear) {
+            self.made.may_have_lost_volume_of = None;
+        }
+        let volume = made?;
         let note = format!("volume {volume} is left: no plugin can be asked to delete a volume");
-        self.made = Some(volume);
+        self.made.volume = Some(volume);
         Ok(Some(note))
     }
 
@@ -194,14 +180,14 @@ impl Trial {
         let own = "it is not for the sample; give one of its own with --persistent-volume";
         let persistent_volume = given.map_or_else(foreign_volume, Ok)?;
         let made_up = || VolumeId::new(sample::NAME);
-        let Some(volume) = self.made.clone().or_else(made_up) else {
+        let Some(volume) = self.made.volume.clone().or_else(made_up) else {
             return Err(Unmet::skipped("there is no volume"));
         };
-        let changed = match self.snapshotter.set_volume_id(&persistent_volume, &volume).await {
+        let changed = match self.called.set_volume_id(&persistent_volume, &volume).await {
             Err(_) if is_ours => return Err(Unmet::skipped(own)),
             changed => changed?,
         };
-        match self.snapshotter.get_volume_id(&changed).await? {
+        match self.called.get_volume_id(&changed).await? {
             Some(found) if found == volume => HOLDS,
             None if is_ours => Err(Unmet::skipped(own)),
             Some(found) => Err(Unmet::Broken(format!("it put {volume} there and found {found}"))),
@@ -211,15 +197,15 @@ impl Trial {
 
     async fn deletes_a_snapshot(&mut self) -> Outcome {
         let snapshot = self.snapshot()?;
-        self.snapshotter.delete_snapshot(&snapshot).await?;
-        self.snapshots.retain(|left| *left != snapshot);
-        self.snapshotter.delete_snapshot(&snapshot).await?;
+        self.called.delete_snapshot(&snapshot).await?;
+        self.made.ids.retain(|left| *left != snapshot);
+        self.called.delete_snapshot(&snapshot).await?;
         HOLDS
     }
 
     async fn refuses_unknown_snapshot(&mut self) -> Outcome {
         let unknown = self.unknown_snapshot()?;
-        match self.snapshotter.progress(&unknown).await {
+        match self.called.progress(&unknown).await {
             Err(error) if error.class() == Class::Unimplemented => Ok(Some(SYNCHRONOUS.to_owned())),
             progress => is_permanent(progress),
         }
@@ -227,46 +213,39 @@ impl Trial {
 
     async fn accepts_cancel_of_unknown_snapshot(&mut self) -> Outcome {
         let unknown = self.unknown_snapshot()?;
-        self.snapshotter.cancel(&unknown).await?;
+        self.called.cancel(&unknown).await?;
         HOLDS
     }
 
     async fn clean_up(&mut self) -> Outcome {
-        let mut left = Vec::new();
-        for snapshot in std::mem::take(&mut self.snapshots) {
+        let mut failure = None;
+        for snapshot in self.made.ids.clone() {
             // An upload of it may go on that nobody waits for any more.
-            let _ = self.snapshotter.cancel(&snapshot).await;
-            if let Err(error) = self.snapshotter.delete_snapshot(&snapshot).await {
-                left.push(format!("snapshot {snapshot} is left: {error}"));
+            let _ = self.called.cancel(&snapshot).await;
+            match self.called.delete_snapshot(&snapshot).await {
+                Ok(()) => self.made.ids.retain(|left| *left != snapshot),
+                Err(error) => failure = failure.or(Some(error)),
             }
         }
-        if self.may_have_lost_one {
-            let tag = format!("{}={}", annotation::REQUEST_ID, self.request());
-            left.push(format!("a snapshot with the tag {tag} may be left"));
-        }
-        if left.is_empty() { HOLDS } else { Err(Unmet::Broken(left.join("; "))) }
+        failure.map_or(HOLDS, |error| Err(error.into()))
     }
 
     /// Makes a snapshot; each time with the same request.
     async fn create_snapshot(&mut self) -> Result<SnapshotId, Unmet> {
         let volume = self.volume()?;
         let tags = BTreeMap::from([
-            (annotation::REQUEST_ID.to_owned(), self.request()),
-            ("velero.io/backup".to_owned(), sample::NAME.to_owned()),
+            (annotation::REQUEST_ID.to_owned(), self.input.name()),
+            ("velero.io/backup".to_owned(), self.input.name()),
             ("velero.io/pv".to_owned(), sample::NAME.to_owned()),
         ]);
-        self.may_have_lost_one = true;
-        let created = self.snapshotter.create_snapshot(&volume, &self.input.zone, &tags).await;
-        self.may_have_lost_one = created.as_ref().is_err_and(is_unclear);
+        self.made.may_have_lost_one = true;
+        let created = self.called.create_snapshot(&volume, &self.input.zone, &tags).await;
+        self.made.may_have_lost_one = created.as_ref().is_err_and(is_unclear);
         let snapshot = created?;
-        if !self.snapshots.contains(&snapshot) {
-            self.snapshots.push(snapshot.clone());
+        if !self.made.ids.contains(&snapshot) {
+            self.made.ids.push(snapshot.clone());
         }
         Ok(snapshot)
-    }
-
-    fn request(&self) -> String {
-        format!("bowline-check-{}", self.input.id)
     }
 
     fn volume(&self) -> Result<VolumeId, Unmet> {
@@ -277,18 +256,13 @@ impl Trial {
     fn snapshot(&self) -> Result<SnapshotId, Unmet> {
         self.volume()?;
         let none = || Unmet::skipped("there is no snapshot");
-        self.snapshots.first().cloned().ok_or_else(none)
+        self.made.ids.first().cloned().ok_or_else(none)
     }
 
     fn unknown_snapshot(&self) -> Result<SnapshotId, Unmet> {
-        SnapshotId::new(format!("bowline-check-{}-unknown", self.input.id))
+        SnapshotId::new(format!("{}-unknown", self.input.name()))
             .ok_or_else(|| Unmet::skipped("there is no such id"))
     }
-}
-
-/// Whether the outcome of a call is not known: the plugin did not answer.
-fn is_unclear(error: &Error) -> bool {
-    error.class() == Class::Transient
 }
 
 fn foreign_volume() -> Result<Item, Unmet> {

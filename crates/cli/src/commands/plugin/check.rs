@@ -18,8 +18,10 @@ use crate::output;
 /// Check whether the plugins of a binary keep the rules of their kinds
 ///
 /// Every plugin is called for real: item actions with an item, stores and snapshotters with the
-/// given configuration. Use nothing that is precious. What the check makes it removes again, except
-/// volumes, which no plugin can be asked to delete.
+/// given configuration. Use nothing that is precious. Objects and snapshots that the check makes are
+/// deleted again and operations cancelled. Volumes stay, which no plugin can be asked to delete, and
+/// so does what an action itself creates: backup and restore actions are called 17 times. Delete
+/// actions are called with the item only if asked for with `--kind DeleteItemAction`.
 ///
 /// Needs no cluster, unless the plugins do. Exits with 1 if a rule is broken.
 #[derive(Debug, clap::Args)]
@@ -27,7 +29,8 @@ pub(crate) struct Args {
     /// The plugin binary
     path: PathBuf,
 
-    /// Check only the plugins of this kind; may be repeated
+    /// Check only the plugins of this kind; may be repeated. Only if DeleteItemAction is named are
+    /// delete actions called with the item: they delete what belongs to it
     #[arg(long, value_name = "KIND", value_parser = KINDS)]
     kind: Vec<String>,
 
@@ -41,7 +44,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "KEY=VALUE", value_parser = key_and_value)]
     config: Vec<(String, String)>,
 
-    /// The bucket for object stores. Only keys below `bowline-check-…/` are touched
+    /// The bucket for object stores. Only keys below `plugins/bowline-check-…/` are touched,
+    /// and that below the `prefix` of --config
     #[arg(long, value_name = "NAME", default_value = "bowline-check")]
     bucket: String,
 
@@ -165,7 +169,7 @@ impl Printer<'_> {
             text = format!("{gap}{heading}\n");
             self.heading = heading;
         }
-        text += &line(finding);
+        text += &lines(finding);
         self.full = output::data(text).err();
     }
 
@@ -190,14 +194,17 @@ fn heading(command: &Path, plugin: Option<&Plugin>) -> String {
     )
 }
 
-fn line(finding: &Finding) -> String {
+/// A line for the rule, and one for each thing that is left.
+fn lines(finding: &Finding) -> String {
     let (word, more) = match &finding.verdict {
         Verdict::Holds(note) => ("ok", note.as_ref()),
         Verdict::Broken(reason) => ("FAILED", Some(reason)),
         Verdict::Skipped(reason) => ("skipped", Some(reason)),
     };
     let more = more.map(|more| format!(": {}", plain(more))).unwrap_or_default();
-    format!("  {word:7}  {}{more}\n", finding.rule)
+    let mut lines = vec![format!("  {word:7}  {}{more}\n", finding.rule)];
+    lines.extend(finding.left.iter().map(|left| format!("           left: {}\n", plain(left))));
+    lines.concat()
 }
 
 /// How many rules there were of each verdict.
@@ -237,7 +244,13 @@ fn document(command: &Path, findings: &[Finding]) -> Value {
             Verdict::Broken(reason) => ("broken", Some(reason)),
             Verdict::Skipped(reason) => ("skipped", Some(reason)),
         };
-        json!({"plugin": plugin, "rule": finding.rule, "verdict": verdict, "reason": reason})
+        json!({
+            "plugin": plugin,
+            "rule": finding.rule,
+            "verdict": verdict,
+            "reason": reason,
+            "left": finding.left,
+        })
     };
     json!({
         "command": command.display().to_string(),
@@ -252,20 +265,36 @@ mod tests {
 
     #[test]
     fn a_finding_is_one_line_with_its_reason() {
-        let finding = |verdict| Finding { plugin: None, rule: "answers", verdict };
+        let finding =
+            |verdict| Finding { plugin: None, rule: "answers", verdict, left: Vec::new() };
         for (verdict, expected) in [
             (Verdict::Holds(None), "  ok       answers\n"),
             (Verdict::Holds(Some("slowly".into())), "  ok       answers: slowly\n"),
             (Verdict::Broken("it\npanicked".into()), "  FAILED   answers: it panicked\n"),
             (Verdict::Skipped("no item".into()), "  skipped  answers: no item\n"),
         ] {
-            assert_eq!(line(&finding(verdict)), expected);
+            assert_eq!(lines(&finding(verdict)), expected);
         }
     }
 
     #[test]
+    fn each_thing_that_is_left_has_a_line_and_is_listed_for_programs() {
+        let left: Vec<String> = (0..40).map(|n| format!("operation {n:032}")).collect();
+        let verdict = Verdict::Broken("it hangs".into());
+        let finding = Finding { plugin: None, rule: "cancels", verdict, left: left.clone() };
+        let text = lines(&finding);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "  FAILED   cancels: it hangs");
+        assert_eq!(lines.len(), 1 + left.len());
+        assert_eq!(lines[40], format!("           left: operation {:032}", 39));
+        let document = document(Path::new("/p"), &[finding]);
+        assert_eq!(document["findings"][0]["left"], json!(left));
+    }
+
+    #[test]
     fn the_summary_counts_each_verdict() {
-        let finding = |verdict| Finding { plugin: None, rule: "answers", verdict };
+        let finding =
+            |verdict| Finding { plugin: None, rule: "answers", verdict, left: Vec::new() };
         let all = [
             finding(Verdict::Holds(None)),
             finding(Verdict::Skipped("x".into())),

@@ -3,10 +3,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use bowline_api::Backup;
-use bowline_plugin::{BackupItemAction, BackupOutput, Encoded};
+use bowline_plugin::{BackupItemAction, BackupOutput, DeleteItemAction, Encoded};
 
 use super::*;
-use crate::check::sabotage::{broken, findings, input, kept, plugin};
+use crate::check::sabotage::{
+    NoProcess, broken, findings, findings_until, input, kept, left, plugin,
+};
+use crate::check::{Finding, Verdict};
 
 #[test]
 fn an_action_is_not_called_for_a_kind_that_it_does_not_apply_to() {
@@ -49,6 +52,9 @@ enum Flaw {
     KnowsEverything,
     IsUnclearAboutUnknown,
     StartsNothing,
+    AnswersOnceAtOnce,
+    HangsInExecute,
+    HangsInACancel,
 }
 
 /// An action whose operations are counted.
@@ -60,6 +66,36 @@ struct Fake {
     inside: AtomicUsize,
     cancelled: Mutex<Vec<String>>,
     was_restarted: AtomicBool,
+    /// The names and uids of the backups that it was called for.
+    backups: Mutex<Vec<[String; 2]>>,
+}
+
+impl Fake {
+    fn new(flaw: Flaw) -> Arc<Self> {
+        Arc::new(Self {
+            flaw,
+            asked: AtomicUsize::new(0),
+            started: AtomicUsize::new(0),
+            inside: AtomicUsize::new(0),
+            cancelled: Mutex::default(),
+            was_restarted: AtomicBool::new(false),
+            backups: Mutex::default(),
+        })
+    }
+
+    fn trial(self: &Arc<Self>) -> Trial {
+        let plugin = plugin(Kind::BackupItemActionV2);
+        Trial::new(plugin, AnyAction::Backup(self.clone()), self.clone(), input())
+    }
+
+    /// The operations that were cancelled.
+    fn cancelled(&self) -> Vec<String> {
+        let mut cancelled = self.cancelled.lock().unwrap().clone();
+        cancelled.retain(|id| id.starts_with("op-"));
+        cancelled.sort();
+        cancelled.dedup();
+        cancelled
+    }
 }
 
 #[async_trait]
@@ -80,13 +116,21 @@ impl BackupItemAction for Fake {
     async fn execute(
         &self,
         item: &Item,
-        _: &Encoded<Backup>,
+        backup: &Encoded<Backup>,
     ) -> bowline_plugin::Result<BackupOutput> {
+        let backup: Value = serde_json::from_slice(&backup.json()).unwrap();
+        let text = |key: &str| backup["metadata"][key].as_str().unwrap_or_default().to_owned();
+        self.backups.lock().unwrap().push([text("name"), text("uid")]);
         let others = self.inside.fetch_add(1, Ordering::Relaxed);
         tokio::task::yield_now().await;
         self.inside.fetch_sub(1, Ordering::Relaxed);
         if self.flaw == Flaw::FailsAtOnce && others > 0 {
             return Err(Error::unknown("busy"));
+        }
+        if self.flaw == Flaw::HangsInExecute
+            || self.flaw == Flaw::AnswersOnceAtOnce && (1..AT_ONCE - 1).contains(&others)
+        {
+            std::future::pending::<()>().await;
         }
         let mut output = BackupOutput::unchanged(item);
         if self.flaw == Flaw::ReturnsAnotherKind {
@@ -131,6 +175,9 @@ impl BackupItemAction for Fake {
         _: &Encoded<Backup>,
     ) -> bowline_plugin::Result<()> {
         let is_known = operation.as_str().starts_with("op-");
+        if self.flaw == Flaw::HangsInACancel && operation.as_str() == "op-3" {
+            std::future::pending::<()>().await;
+        }
         let mut cancelled = self.cancelled.lock().unwrap();
         let is_second = cancelled.iter().any(|id| id == operation.as_str());
         if self.flaw == Flaw::RefusesCancelOfUnknown && !is_known
@@ -167,25 +214,106 @@ async fn each_flaw_of_an_action_is_found_by_its_rule() {
         (Flaw::StartsNothing, &[]),
     ];
     for (flaw, rules) in expected {
-        let fake = Arc::new(Fake {
-            flaw,
-            asked: AtomicUsize::new(0),
-            started: AtomicUsize::new(0),
-            inside: AtomicUsize::new(0),
-            cancelled: Mutex::default(),
-            was_restarted: AtomicBool::new(false),
-        });
-        let plugin = plugin(Kind::BackupItemActionV2);
-        let trial = Trial::new(plugin, AnyAction::Backup(fake.clone()), fake.clone(), input());
+        let fake = Fake::new(flaw);
+        let trial = fake.trial();
         let found = findings(async |judge: &mut Judge<'_>| trial.examine(judge).await).await;
         assert_eq!(broken(&found), rules, "{flaw:?}");
         // All that was started was cancelled.
-        let mut cancelled = fake.cancelled.lock().unwrap().clone();
-        cancelled.retain(|id| id.starts_with("op-"));
-        cancelled.sort();
-        cancelled.dedup();
-        assert_eq!(cancelled.len(), fake.started.load(Ordering::Relaxed), "{flaw:?}");
+        assert_eq!(fake.cancelled().len(), fake.started.load(Ordering::Relaxed), "{flaw:?}");
         let holds = kept(&found);
         assert_eq!(flaw != Flaw::StartsNothing, holds.contains(&KNOWN), "{flaw:?}");
+    }
+}
+
+const AT_ONCE_RULE: &str = "answers 16 calls at once";
+const CANCEL_ALL: &str = "accepts the cancellation of all that the check started";
+
+#[tokio::test]
+async fn an_operation_is_cancelled_although_other_calls_hang() {
+    let fake = Fake::new(Flaw::AnswersOnceAtOnce);
+    let trial = fake.trial();
+    let found = findings(async |judge: &mut Judge<'_>| trial.examine(judge).await).await;
+    assert_eq!(broken(&found), [AT_ONCE_RULE, CANCEL_ALL]);
+    // That of the first rule, and two of the sixteen.
+    assert_eq!(fake.cancelled(), ["op-0", "op-1", "op-2"]);
+    assert_eq!(
+        left(&found),
+        ["maybe operations of 14 calls for bowline-check-id, which it has not answered"]
+    );
+}
+
+#[tokio::test]
+async fn a_call_that_is_interrupted_may_have_started_an_operation() {
+    for kind in [Kind::BackupItemActionV2, Kind::BackupItemAction] {
+        let fake = Fake::new(Flaw::HangsInExecute);
+        let trial = Trial { plugin: plugin(kind), ..fake.trial() };
+        let interrupt = tokio::time::sleep(input().timeout / 3);
+        let examine = async |judge: &mut Judge<'_>| trial.examine(judge).await;
+        let found = findings_until(interrupt, examine).await;
+        if kind == Kind::BackupItemActionV2 {
+            let expected =
+                "maybe operations of 1 call for bowline-check-id, which it has not answered";
+            assert_eq!((broken(&found), left(&found)), (vec![CANCEL_ALL], vec![expected]));
+        } else {
+            assert_eq!((broken(&found), left(&found)), (vec![], vec![]));
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_could_not_be_cancelled_in_time_is_named() {
+    let fake = Fake::new(Flaw::HangsInACancel);
+    let trial = fake.trial();
+    let found = findings(async |judge: &mut Judge<'_>| trial.examine(judge).await).await;
+    assert_eq!((broken(&found), left(&found)), (vec![CANCEL_ALL], vec!["operation op-3"]));
+    assert_eq!(fake.cancelled().len(), AT_ONCE);
+}
+
+#[tokio::test]
+async fn actions_are_called_for_a_backup_of_this_check_alone() {
+    let fake = Fake::new(Flaw::None);
+    let trial = fake.trial();
+    findings(async |judge: &mut Judge<'_>| trial.examine(judge).await).await;
+    let backups = fake.backups.lock().unwrap();
+    assert_eq!(backups.len(), 1 + AT_ONCE);
+    assert!(backups.iter().flatten().all(|word| word == "bowline-check-id"), "{backups:?}");
+    let restore: Value = serde_json::from_slice(&sample::restore(&input()).json()).unwrap();
+    for key in ["name", "uid"] {
+        assert_eq!(restore["metadata"][key], "bowline-check-id");
+    }
+}
+
+/// Counts what it was told to delete.
+#[derive(Default)]
+struct Deletes(AtomicUsize);
+
+#[async_trait]
+impl DeleteItemAction for Deletes {
+    async fn applies_to(&self) -> bowline_plugin::Result<ResourceSelector> {
+        Ok(ResourceSelector::default())
+    }
+
+    async fn execute(&self, _: &Item, _: &Encoded<Backup>) -> bowline_plugin::Result<()> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_deleted_unless_delete_actions_are_asked_for() {
+    for (kinds, calls) in [
+        (vec![], 0),
+        (vec![Kind::BackupItemAction], 0),
+        (vec![Kind::BackupItemAction, Kind::DeleteItemAction], 1),
+    ] {
+        let fake = Arc::new(Deletes::default());
+        let input = Arc::new(Input { kinds, ..Input::clone(&input()) });
+        let (plugin, action) = (plugin(Kind::DeleteItemAction), AnyAction::Delete(fake.clone()));
+        let trial = Trial::new(plugin, action, Arc::new(NoProcess), input);
+        let found = findings(async |judge: &mut Judge<'_>| trial.examine(judge).await).await;
+        assert_eq!(fake.0.load(Ordering::Relaxed), calls);
+        let says_how = |finding: &Finding| matches!(&finding.verdict, Verdict::Skipped(reason) if reason.ends_with("--kind DeleteItemAction"));
+        assert_eq!(found.iter().filter(|finding| says_how(finding)).count(), 1 - calls);
+        assert_eq!(kept(&found).len(), 2 + calls);
     }
 }

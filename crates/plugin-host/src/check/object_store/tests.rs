@@ -5,7 +5,8 @@ use async_trait::async_trait;
 use bowline_plugin::{Code, Kind, Result};
 
 use super::*;
-use crate::check::sabotage::{NoProcess, broken, findings, input, kept, plugin};
+use crate::check::rule::Judge;
+use crate::check::sabotage::{NoProcess, broken, findings, input, kept, left, plugin};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flaw {
@@ -21,12 +22,25 @@ enum Flaw {
     ListsPrefixesTwice,
     GivesNoUrl,
     DeletesNothing,
+    HangsInADelete,
+    PermitsOnlyOneFolder,
 }
 
 /// A store in memory.
 struct Fake {
     flaw: Flaw,
     objects: Mutex<BTreeMap<String, Vec<u8>>>,
+}
+
+impl Fake {
+    /// What rights to a part of the bucket leave of it.
+    fn permit(&self, key: &str) -> Result<()> {
+        let is_permitted = key.starts_with("a/b/plugins/bowline-check-id/");
+        if self.flaw == Flaw::PermitsOnlyOneFolder && !is_permitted {
+            return Err(Error::new(Code::PermissionDenied, key));
+        }
+        Ok(())
+    }
 }
 
 fn not_found() -> Error {
@@ -40,6 +54,7 @@ impl ObjectStore for Fake {
     }
 
     async fn put_object(&self, _: &str, key: &str, mut body: ByteStream) -> Result<()> {
+        self.permit(key)?;
         let mut content = Vec::new();
         let whole = loop {
             match body.try_next().await {
@@ -66,6 +81,7 @@ impl ObjectStore for Fake {
     }
 
     async fn object_exists(&self, _: &str, key: &str) -> Result<bool> {
+        self.permit(key)?;
         let exists = self.objects.lock().unwrap().contains_key(key);
         Ok(exists || self.flaw == Flaw::SaysThatAllExist)
     }
@@ -99,11 +115,16 @@ impl ObjectStore for Fake {
     }
 
     async fn list_objects(&self, _: &str, prefix: &str) -> Result<Vec<String>> {
+        self.permit(prefix)?;
         let below = |key: &&String| key.starts_with(prefix) || self.flaw == Flaw::IgnoresThePrefix;
         Ok(self.objects.lock().unwrap().keys().filter(below).cloned().collect())
     }
 
     async fn delete_object(&self, _: &str, key: &str) -> Result<()> {
+        self.permit(key)?;
+        if self.flaw == Flaw::HangsInADelete && key.ends_with("/large") {
+            std::future::pending::<()>().await;
+        }
         if self.flaw == Flaw::DeletesNothing {
             return Ok(());
         }
@@ -134,7 +155,7 @@ async fn each_flaw_of_a_store_is_found_by_its_rule() {
             ],
         ),
         (Flaw::TellsAMissingObjectInTheStream, &["makes a missing object an error of the call"]),
-        (Flaw::IgnoresThePrefix, &["lists the objects below a prefix", clean_up]),
+        (Flaw::IgnoresThePrefix, &["lists the objects below a prefix"]),
         (Flaw::ListsPrefixesTwice, &["lists common prefixes, each once"]),
         (Flaw::GivesNoUrl, &["gives a signed URL"]),
         (Flaw::DeletesNothing, &["deletes an object", clean_up]),
@@ -144,8 +165,7 @@ async fn each_flaw_of_a_store_is_found_by_its_rule() {
         let others = BTreeMap::from([("others/key".to_owned(), b"precious".to_vec())]);
         let fake = Arc::new(Fake { flaw, objects: Mutex::new(others.clone()) });
         let plugin = plugin(Kind::ObjectStore);
-        let trial =
-            Trial::new(plugin, fake.clone(), Arc::new(NoProcess), input(), Config::default());
+        let trial = Trial::new(plugin, fake.clone(), Arc::new(NoProcess), input());
         let found = findings(async |judge: &mut Judge<'_>| trial.examine(judge).await).await;
         assert_eq!(broken(&found), rules, "{flaw:?}");
         match flaw {
@@ -154,4 +174,38 @@ async fn each_flaw_of_a_store_is_found_by_its_rule() {
             _ => assert_eq!(*fake.objects.lock().unwrap(), others, "{flaw:?}"),
         }
     }
+}
+
+#[tokio::test]
+async fn all_keys_lie_in_a_folder_that_velero_permits_below_the_prefix_of_the_location() {
+    for prefix in ["a/b", "/a/b/"] {
+        let fake = Fake { flaw: Flaw::PermitsOnlyOneFolder, objects: Mutex::default() };
+        let config = Config::from([("prefix".to_owned(), prefix.to_owned())]);
+        let input = Arc::new(Input { config, ..Input::clone(&input()) });
+        let plugin = plugin(Kind::ObjectStore);
+        let trial = Trial::new(plugin, Arc::new(fake), Arc::new(NoProcess), input);
+        assert_eq!(trial.config["prefix"], "a/b");
+        let found = findings(async |judge: &mut Judge<'_>| trial.examine(judge).await).await;
+        assert_eq!(broken(&found), [] as [&str; 0]);
+    }
+}
+
+#[tokio::test]
+async fn without_a_prefix_all_keys_lie_in_the_folder_for_plugins() {
+    let fake = Arc::new(Fake { flaw: Flaw::None, objects: Mutex::default() });
+    let trial = Trial::new(plugin(Kind::ObjectStore), fake, Arc::new(NoProcess), input());
+    assert_eq!(trial.key("x"), "plugins/bowline-check-id/x");
+}
+
+#[tokio::test]
+async fn what_could_not_be_deleted_in_time_is_named_and_all_else_is_gone() {
+    let fake = Arc::new(Fake { flaw: Flaw::HangsInADelete, objects: Mutex::default() });
+    let trial = Trial::new(plugin(Kind::ObjectStore), fake.clone(), Arc::new(NoProcess), input());
+    let found = findings(async |judge: &mut Judge<'_>| trial.examine(judge).await).await;
+    let key = "plugins/bowline-check-id/large";
+    assert!(fake.objects.lock().unwrap().keys().eq([key]));
+    // Two are gone already, which the store calls an error.
+    let told = left(&found);
+    assert!(told.contains(&"object plugins/bowline-check-id/large in the bucket bowline-check"));
+    assert_eq!(told.len(), 3, "{told:?}");
 }

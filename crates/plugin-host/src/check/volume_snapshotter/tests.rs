@@ -1,10 +1,13 @@
 use std::sync::Mutex;
 
 use async_trait::async_trait;
-use bowline_plugin::{Code, Config, Progress, Result};
+use bowline_plugin::{Code, Progress, Result};
 
 use super::*;
-use crate::check::sabotage::{NoProcess, broken, findings, input, kept, plugin};
+use crate::check::rule::Judge;
+use crate::check::sabotage::{
+    NoProcess, broken, findings, findings_until, input, kept, left, plugin,
+};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flaw {
@@ -20,6 +23,8 @@ enum Flaw {
     DeletesOnce,
     NeverDeletes,
     HangsInCreate,
+    HangsInMakingAVolume,
+    HangsInDelete,
     KnowsEverySnapshot,
     RefusesCancelOfUnknown,
 }
@@ -88,10 +93,16 @@ impl VolumeSnapshotter for Fake {
         _: &VolumeInfo,
         _: &str,
     ) -> Result<VolumeId> {
+        if self.flaw == Flaw::HangsInMakingAVolume {
+            std::future::pending::<()>().await;
+        }
         Ok(VolumeId::new("made").unwrap())
     }
 
     async fn delete_snapshot(&self, snapshot: &SnapshotId) -> Result<()> {
+        if self.flaw == Flaw::HangsInDelete {
+            std::future::pending::<()>().await;
+        }
         let mut state = self.state.lock().unwrap();
         let before = state.snapshots.len();
         if self.flaw == Flaw::NeverDeletes {
@@ -137,9 +148,11 @@ impl VolumeSnapshotter for Fake {
     }
 }
 
+const CLEANS_UP: &str = "leaves no snapshot, and no volume that it has not named";
+
 #[tokio::test]
 async fn each_flaw_of_a_snapshotter_is_found_by_its_rule() {
-    let clean_up = "deletes all snapshots of the check";
+    let clean_up = CLEANS_UP;
     let expected: [(Flaw, &[&str]); 14] = [
         (Flaw::None, &[]),
         (Flaw::RefusesConfig, &["takes its configuration"]),
@@ -195,5 +208,38 @@ async fn without_a_volume_no_snapshot_is_made() {
         ]
     );
     assert_eq!(broken(&found), [] as [&str; 0]);
+    assert_eq!(fake.state.lock().unwrap().snapshots, [] as [&str; 0]);
+}
+
+const MAYBE_A_VOLUME: &str = "maybe a volume made from the snapshot vol-bowline-check-id-0";
+
+#[tokio::test]
+async fn what_a_call_without_an_answer_may_have_made_is_named() {
+    let snapshot = "snapshot vol-bowline-check-id-0";
+    let request = "maybe a snapshot with the tag bowline.io/request-id=bowline-check-id";
+    for (flaw, expected) in [
+        (Flaw::None, None),
+        (Flaw::HangsInCreate, Some(request)),
+        (Flaw::HangsInMakingAVolume, Some(MAYBE_A_VOLUME)),
+        (Flaw::HangsInDelete, Some(snapshot)),
+    ] {
+        let fake = Arc::new(Fake { flaw, state: Mutex::default() });
+        let plugin = plugin(Kind::VolumeSnapshotterV2);
+        let trial = Trial::new(plugin, fake, Arc::new(NoProcess), input());
+        let found = findings(async |judge: &mut Judge<'_>| trial.examine(judge).await).await;
+        assert_eq!(left(&found), expected.into_iter().collect::<Vec<_>>(), "{flaw:?}");
+        assert_eq!(broken(&found).contains(&CLEANS_UP), expected.is_some(), "{flaw:?}");
+    }
+}
+
+#[tokio::test]
+async fn after_an_interrupt_a_volume_may_be_left_but_no_snapshot() {
+    let fake = Arc::new(Fake { flaw: Flaw::HangsInMakingAVolume, state: Mutex::default() });
+    let plugin = plugin(Kind::VolumeSnapshotterV2);
+    let trial = Trial::new(plugin, fake.clone(), Arc::new(NoProcess), input());
+    let interrupt = tokio::time::sleep(input().timeout / 3);
+    let examine = async |judge: &mut Judge<'_>| trial.examine(judge).await;
+    let found = findings_until(interrupt, examine).await;
+    assert_eq!(left(&found), [MAYBE_A_VOLUME]);
     assert_eq!(fake.state.lock().unwrap().snapshots, [] as [&str; 0]);
 }
