@@ -110,7 +110,7 @@ async fn a_connection_that_broke_stays_broken_even_if_another_process_listens_th
     for _ in 0..3 {
         let error = client::list_plugins(&plugin.connection).await.unwrap_err();
         assert_eq!(error.code(), Code::Unavailable, "{error}");
-        assert!(Connection::was_lost_before(&error), "{error}");
+        assert!(error.is_undelivered(), "{error}");
     }
     let anew = Connection::unix(&path).await.unwrap();
     assert_eq!(client::list_plugins(&anew).await, Ok(vec![]));
