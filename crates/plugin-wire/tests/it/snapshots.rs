@@ -129,15 +129,12 @@ async fn creation_returns_when_the_snapshot_is_complete_and_uploaded() {
 #[tokio::test(start_paused = true)]
 async fn a_snapshot_that_cannot_be_completed_is_deleted() {
     let gone = Error::new(Code::NotFound, "gone");
+    // Asked once a second, for two minutes.
+    let patient = format!("create{} delete", " progress".repeat(121));
     let cases = [
         (vec![Ok(State::Failed("no space".into()))], Ok(()), "no space", "create progress delete"),
         (vec![Err(gone)], Ok(()), "gone", "create progress delete"),
-        (
-            vec![unclear(), unclear(), unclear(), unclear(), unclear()],
-            Ok(()),
-            "hm",
-            "create progress progress progress progress progress delete",
-        ),
+        (std::iter::repeat_with(unclear).take(200).collect(), Ok(()), "hm", patient.as_str()),
         (
             vec![Ok(State::Succeeded)],
             Err(Error::unknown("no network")),
