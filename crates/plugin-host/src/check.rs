@@ -34,7 +34,7 @@ use async_trait::async_trait;
 use bowline_plugin::{Class, Config, Error, InvalidItem, Item, Kind, VolumeId};
 use futures::FutureExt as _;
 
-use crate::inspect::registry;
+use crate::inspect::{registry, trait_and_version};
 use crate::slot::Slot;
 use crate::{Limits, Options, Plugin, Problem};
 use object_store::Objects;
@@ -76,8 +76,8 @@ pub struct Input {
     pub item: Item,
     /// What stores and snapshotters are configured with.
     pub config: Config,
-    /// The bucket that stores are used on.
-    pub bucket: String,
+    /// The scratch bucket that stores are used on. Without it no objects are put.
+    pub bucket: Option<String>,
     /// The volume to make snapshots of. Without it none are made.
     pub volume: Option<VolumeId>,
     /// The zone of the volume.
@@ -92,14 +92,14 @@ impl Input {
     /// How long a rule may take, unless said otherwise.
     pub const TIMEOUT: Duration = Duration::from_secs(30);
 
-    /// A sample pod, no configuration, no volume.
+    /// A sample pod, no configuration, no bucket, no volume.
     pub fn new(id: impl Into<String>) -> Result<Self, InvalidItem> {
         Ok(Self {
             id: id.into(),
             kinds: Vec::new(),
             item: sample::pod()?,
             config: Config::new(),
-            bucket: sample::NAME.to_owned(),
+            bucket: None,
             volume: None,
             zone: String::new(),
             persistent_volume: None,
@@ -117,7 +117,8 @@ impl Input {
 /// come back at the end.
 ///
 /// Once `interrupt` is ready no more rules are judged, and what was made is removed. It is a
-/// [`Problem`] if the binary cannot be started, or does not list its plugins.
+/// [`Problem`] if the binary cannot be started, does not list its plugins, or has none of a kind that
+/// is asked for.
 pub async fn run(
     command: &Path,
     options: Options,
@@ -132,6 +133,10 @@ pub async fn run(
         registry = registry(command, &options) => registry?,
         () = interrupt.clone() => return Ok(Vec::new()),
     };
+    if let Some(kind) = missing_kind(&input.kinds, registry.plugins()) {
+        let reason = format!("it has no {kind}");
+        return Err(Problem { command: command.to_owned(), reason });
+    }
     let mut judge = Judge::new(command, input.timeout, interrupt, &mut on_finding);
     binary::check(&mut judge, command, &options, &registry).await;
     let is_meant = |plugin: &&Plugin| input.kinds.is_empty() || input.kinds.contains(&plugin.kind);
@@ -152,6 +157,12 @@ pub async fn run(
         }
     }
     Ok(judge.into_findings())
+}
+
+/// The first trait that is asked for and that no plugin serves, in whatever version.
+fn missing_kind(asked_for: &[Kind], plugins: &[Plugin]) -> Option<&'static str> {
+    let has = |word| plugins.iter().any(|plugin| trait_and_version(plugin.kind).0 == word);
+    asked_for.iter().map(|kind| trait_and_version(*kind).0).find(|word| !has(*word))
 }
 
 /// A process that can be ended, so that the next call finds another.

@@ -1,5 +1,6 @@
 //! What one binary has.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -72,12 +73,23 @@ pub fn trait_and_version(kind: Kind) -> (&'static str, &'static str) {
 
 /// What a binary lists.
 pub(crate) async fn registry(command: &Path, options: &Options) -> Result<Registry, Problem> {
-    let listing = list(command, options)
-        .await
-        .map_err(|reason| Problem { command: command.to_owned(), reason })?;
+    let problem = |reason| Problem { command: command.to_owned(), reason };
+    if let Some(reason) = is_no_program(command) {
+        return Err(problem(reason.to_owned()));
+    }
+    let listing = list(command, options).await.map_err(problem)?;
     let mut registry = Registry::default();
     registry.add(command, &listing);
     Ok(registry)
+}
+
+/// Why a file is no program. A start would say "Permission denied", whatever the reason.
+fn is_no_program(command: &Path) -> Option<&'static str> {
+    let metadata = command.metadata().ok()?;
+    if metadata.is_dir() {
+        return Some("it is a directory");
+    }
+    (metadata.permissions().mode() & 0o111 == 0).then_some("it is not executable")
 }
 
 /// What an action of any kind applies to.

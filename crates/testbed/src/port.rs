@@ -10,7 +10,7 @@ const TRIES: usize = 3;
 
 /// Different ports that were free a moment ago.
 ///
-/// Another process may take one before its user does: see [`with_free`].
+/// Another process may take one before its user does, who then tries again with others.
 pub fn free<const N: usize>() -> io::Result<[u16; N]> {
     let mut held = Vec::with_capacity(N);
     let mut ports = [0; N];

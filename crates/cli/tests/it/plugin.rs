@@ -179,6 +179,14 @@ fn what_is_no_plugin_is_refused_in_one_line() {
     assert_refused(&ended, &[&script, "no handshake", "Usage: script FILE"]);
     let ended = scratch.run(&world, &["plugin", "inspect", "/proc/none"]);
     assert_refused(&ended, &["/proc/none", "cannot be started", "No such file"]);
+    let folder = scratch.path("root");
+    let text = scratch.file("text", "no program");
+    for (path, reason) in [(folder.to_str().unwrap(), "directory"), (&text, "not executable")] {
+        for command in ["inspect", "check"] {
+            let ended = scratch.run(&world, &["plugin", command, path]);
+            assert_refused(&ended, &[path, reason]);
+        }
+    }
     // A name is a file, not a program of the PATH.
     let ended = scratch.run(&world, &["plugin", "inspect", "true"]);
     assert_refused(&ended, &["/true: it cannot be started"]);
@@ -196,7 +204,7 @@ fn check_finds_the_fixture_plugins_in_order() {
     );
     let root = scratch.root();
     let arguments = ["plugin", "check", &path, &root, "--volume=vol", "--item", &pod];
-    let more = ["--persistent-volume", &volume];
+    let more = ["--persistent-volume", &volume, "--bucket=bowline-check"];
     let ended = scratch.run(&World::new(), &[&arguments[..], &more].concat());
     let shown = ended.stdout.replace(&path, "/plugins/fixture");
     insta::assert_snapshot!(shown);
@@ -224,7 +232,10 @@ fn check_finds_the_plugins_of_our_sdk_in_order() {
     let scratch = Scratch::new();
     let pod = scratch.pod("operation=600000");
     let arguments = ["plugin", "check", &rust_fixture(), &scratch.root(), "--volume=vol"];
-    let ended = scratch.run(&World::new(), &[&arguments[..], &["--item", &pod]].concat());
+    let ended = scratch.run(
+        &World::new(),
+        &[&arguments[..], &["--item", &pod, "--bucket=bowline-check"]].concat(),
+    );
     assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "{}", ended.stdout);
     // One for each of the two snapshotters, which are given no PersistentVolume of theirs, and one
     // for the delete action, which was not asked for.
@@ -249,7 +260,7 @@ fn check_takes_veleros_plugin_for_aws_through_a_real_bucket() {
     let path = locate(Program::VeleroPluginForAws);
     let world = World::new();
     let mut command = world.bowline(&["plugin", "check", &path, "--kind=ObjectStore"]);
-    let ended = World::end_of(command.args(config));
+    let ended = World::end_of(command.args(config).arg("--bucket=bowline-check"));
     assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "{}", ended.stdout);
     assert!(ended.stdout.ends_with("\n20 rules hold, 0 broken, 0 skipped\n"), "{}", ended.stdout);
     assert_eq!(files_below(bucket.join("some")), [] as [PathBuf; 0]);
@@ -267,7 +278,7 @@ fn a_binary_that_does_not_stop_or_share_and_that_velero_would_refuse() {
         lock = scratch.path("lock").display(),
         plugin = locate(Program::SnapshotterV2),
     ));
-    let arguments = ["plugin", "check", &script, "--kind=ObjectStore"];
+    let arguments = ["plugin", "check", &script, "--kind=VolumeSnapshotter"];
     let ended = scratch.run(&World::new(), &arguments);
     assert_eq!((ended.code, ended.stderr.as_str()), (Some(1), ""), "{}", ended.stdout);
     insta::assert_snapshot!(section(&ended.stdout, &script).join("\n"));
@@ -279,7 +290,8 @@ fn a_plugin_that_hangs_has_broken_the_rule_that_it_hung_in() {
     let path = locate(Program::FixturePlugins);
     let pod = scratch.pod("hang");
     let arguments = ["plugin", "check", &path, &scratch.root(), "--item", &pod, "--timeout", "1s"];
-    let ended = scratch.run(&World::new(), &arguments);
+    let bucket = ["--bucket=bowline-check"];
+    let ended = scratch.run(&World::new(), &[&arguments[..], &bucket].concat());
     assert_eq!((ended.code, ended.stderr.as_str()), (Some(1), ""), "{}", ended.stdout);
     insta::assert_snapshot!(
         section(&ended.stdout, "ItemBlockAction v1 fixture.bowline.io/iba").join("\n")
@@ -324,7 +336,8 @@ fn a_plugin_that_dies_is_told_with_its_end() {
 fn a_configuration_that_is_refused_breaks_one_rule_and_skips_the_others() {
     let scratch = Scratch::new();
     let path = locate(Program::FixturePlugins);
-    let ended = scratch.run(&World::new(), &["plugin", "check", &path, "-o", "json"]);
+    let arguments = ["plugin", "check", &path, "-o", "json", "--bucket=b", "--config=a=b"];
+    let ended = scratch.run(&World::new(), &arguments);
     assert_eq!((ended.code, ended.stderr.as_str()), (Some(1), ""));
     let report: Value = serde_json::from_str(&ended.stdout).unwrap();
     let of_store: Vec<&Value> = report["findings"]
@@ -346,6 +359,36 @@ fn a_configuration_that_is_refused_breaks_one_rule_and_skips_the_others() {
     let rest = &of_store[1..];
     assert!(!rest.is_empty() && rest.iter().all(|finding| finding["verdict"] == "skipped"));
     assert_eq!(report["summary"]["broken"], 2, "the store and the snapshotter");
+}
+
+#[test]
+fn what_was_not_given_is_not_held_against_a_plugin() {
+    let scratch = Scratch::new();
+    let path = locate(Program::FixturePlugins);
+    let run = |more: &[&str]| {
+        let arguments = ["plugin", "check", &path, "--kind=ObjectStore"];
+        scratch.run(&World::new(), &[&arguments[..], more].concat())
+    };
+    let ended = run(&[]);
+    assert_eq!(ended.code, Some(0), "{}", ended.stdout);
+    let rules = section(&ended.stdout, "ObjectStore v1 fixture.bowline.io/os");
+    let hint = "\"root\" is required; give its configuration with --config";
+    assert!(rules[0].starts_with("  skipped") && rules[0].ends_with(hint), "{}", ended.stdout);
+    let ended = run(&[&scratch.root()]);
+    assert_eq!(ended.code, Some(0), "{}", ended.stdout);
+    let rules = section(&ended.stdout, "ObjectStore v1 fixture.bowline.io/os");
+    assert_eq!(rules[0], "  ok       takes its configuration");
+    let hint = ": name a scratch bucket with --bucket";
+    let is_skipped = |rule: &&str| rule.starts_with("  skipped") && rule.ends_with(hint);
+    assert!(rules.len() > 1 && rules[1..].iter().all(is_skipped), "{}", ended.stdout);
+}
+
+#[test]
+fn a_kind_that_a_binary_does_not_have_is_refused_in_one_line() {
+    let path = locate(Program::SnapshotterV2);
+    let arguments = ["plugin", "check", &path, "--kind=VolumeSnapshotter", "--kind=ObjectStore"];
+    let ended = Scratch::new().run(&World::new(), &arguments);
+    assert_refused(&ended, &[&path, "it has no ObjectStore"]);
 }
 
 #[test]
@@ -377,10 +420,16 @@ fn a_check_that_is_interrupted_removes_what_it_made() {
 fn what_cannot_be_used_is_refused_before_the_plugin_is_started() {
     let scratch = Scratch::new();
     let world = World::new();
+    let pod = scratch.pod("''");
     let secret = scratch.file("no-object.yaml", "just: some\nyaml: here\n");
     for (arguments, words) in [
         (["--item", "/proc/none"], ["cannot use /proc/none", "No such file"]),
         (["--item", secret.as_str()], ["no-object.yaml", "has no `kind`"]),
+        (
+            ["--persistent-volume", pod.as_str()],
+            ["pod.yaml", "it is a Pod, not a PersistentVolume"],
+        ),
+        (["--bucket", ""], ["--bucket", "empty"]),
         (["--config", "root"], ["--config", "KEY=VALUE"]),
         (["--timeout", "30"], ["--timeout", "missing unit"]),
         (["--kind", "Plugin"], ["--kind", "possible values are BackupItemAction"]),

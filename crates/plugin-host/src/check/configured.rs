@@ -1,12 +1,13 @@
 //! The trial of a plugin that takes a configuration: a store or a snapshotter, in a process of its
-//! own. Nothing else of it is judged if it refuses its configuration.
+//! own. Nothing else of it is judged if it refuses its configuration, which is its fault only if it
+//! was given one.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use bowline_plugin::{Config, Result};
+use bowline_plugin::{Class, Code, Config, Error, Result};
 
-use super::rule::{HOLDS, Judge, Outcome, Rule, Subject};
+use super::rule::{HOLDS, Judge, Outcome, Rule, Subject, Unmet};
 use super::{Bench, Input, Restart};
 use crate::Plugin;
 use crate::handle::Handle;
@@ -28,6 +29,11 @@ pub(super) trait Made: Default + Send + 'static {
 
     /// What a plugin of the family is configured with.
     fn config(input: &Input) -> Config;
+
+    /// What else must be given before anything but the configuration can be judged, as a hint.
+    fn lacks(_: &Input) -> Option<&'static str> {
+        None
+    }
 
     /// Configures a plugin.
     async fn init(plugin: &Self::Plugin, config: &Config) -> Result<()>;
@@ -54,7 +60,11 @@ impl<M: Made> Subject for Trial<M> {
     }
 
     fn is_stuck(&self) -> Option<&str> {
-        (self.is_configured == Some(false)).then_some("it has not taken its configuration")
+        if self.is_configured? {
+            M::lacks(&self.input)
+        } else {
+            Some("it has not taken its configuration")
+        }
     }
 
     fn left(&self) -> Vec<String> {
@@ -89,8 +99,26 @@ impl<M: Made> Trial<M> {
 
     pub(super) async fn takes_its_configuration(&mut self) -> Outcome {
         self.is_configured = Some(false);
-        M::init(&self.called, &self.config).await?;
+        if let Err(error) = M::init(&self.called, &self.config).await {
+            return Err(match self.hint().filter(|_| is_refusal(&error)) {
+                Some(hint) => Unmet::Skipped(format!("{}; {hint}", error.message())),
+                None => error.into(),
+            });
+        }
         self.is_configured = Some(true);
         HOLDS
     }
+
+    /// What it may have been missing if it refuses its configuration.
+    fn hint(&self) -> Option<&'static str> {
+        if self.input.config.is_empty() {
+            return Some("give its configuration with --config");
+        }
+        M::lacks(&self.input)
+    }
+}
+
+/// Whether a plugin said no, and did not die, hang or panic: that it must never do.
+fn is_refusal(error: &Error) -> bool {
+    error.class() != Class::Transient && error.code() != Code::Aborted
 }

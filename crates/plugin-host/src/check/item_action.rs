@@ -9,6 +9,7 @@ use futures::StreamExt as _;
 use futures::future::join_all;
 use futures::stream::FuturesUnordered;
 use serde_json::Value;
+use tokio::time::Instant;
 
 use super::action::{Answer, AnyAction, Occasion};
 use super::rule::{HOLDS, Judge, Outcome, Rule, Subject, Unmet};
@@ -84,7 +85,7 @@ pub(super) struct Trial {
     pub(super) running: Vec<OperationId>,
     /// Calls for the item that may have started an operation whose id we never learnt.
     unanswered: usize,
-    pub(super) is_cancelled: bool,
+    pub(super) cancelled_at: Option<Instant>,
     pub(super) ended: Option<State>,
 }
 
@@ -133,7 +134,7 @@ impl Trial {
             answer: None,
             running: Vec::new(),
             unanswered: 0,
-            is_cancelled: false,
+            cancelled_at: None,
             ended: None,
         }
     }

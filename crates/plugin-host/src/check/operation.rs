@@ -31,25 +31,29 @@ impl Trial {
     pub(super) async fn accepts_cancel(&mut self) -> Outcome {
         let operation = self.operation()?;
         self.cancel(&operation).await?;
-        self.is_cancelled = true;
+        self.cancelled_at = Some(Instant::now());
         self.cancel(&operation).await?;
         HOLDS
     }
 
     pub(super) async fn ends_what_was_cancelled(&mut self) -> Outcome {
         let operation = self.operation()?;
-        if !self.is_cancelled {
+        let Some(cancelled_at) = self.cancelled_at else {
             return Err(Unmet::skipped("it was not cancelled"));
-        }
+        };
+        // It may have succeeded just before: only what is seen to run on has ignored it.
+        let mut ran_on = false;
         let limit = self.input.timeout;
         let deadline = Instant::now() + limit;
         while Instant::now() < deadline {
             let state = self.progress(&operation).await?.state;
             if state != State::Running {
                 self.running.retain(|running| *running != operation);
+                let is_ignored = ran_on && state == State::Succeeded;
                 self.ended = Some(state);
-                return HOLDS;
+                return Ok(is_ignored.then(|| ran_on_for(cancelled_at.elapsed())));
             }
+            ran_on = true;
             tokio::time::sleep(POLL).await;
         }
         let late = format!("it still runs {} s after its cancellation", limit.as_secs_f32());
@@ -127,11 +131,33 @@ pub(super) fn is_permanent(progress: Result<Progress, Error>) -> Outcome {
     }
 }
 
+/// What it means that an operation succeeded so long after its cancellation.
+fn ran_on_for(time: Duration) -> String {
+    let seconds = (time.as_secs_f32() * 10.0).round() / 10.0;
+    format!("it ended as Succeeded after {seconds} s, so the cancellation had no effect")
+}
+
 /// A state in words.
 pub(super) fn told(state: &State) -> String {
     match state {
         State::Running => "running".to_owned(),
         State::Succeeded => "succeeded".to_owned(),
         State::Failed(reason) => format!("failed: {reason}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_that_an_operation_ran_on_is_told_in_tenths_of_a_second() {
+        for (millis, seconds) in [(20_034, "20"), (249, "0.2")] {
+            let note = ran_on_for(Duration::from_millis(millis));
+            assert!(
+                note.starts_with(&format!("it ended as Succeeded after {seconds} s, ")),
+                "{note}"
+            );
+        }
     }
 }

@@ -27,6 +27,8 @@ pub(super) fn plugin(kind: Kind) -> Plugin {
 
 pub(super) fn input() -> Arc<Input> {
     let mut input = Input::new("id").unwrap();
+    input.config.insert("key".to_owned(), "value".to_owned());
+    input.bucket = Some("bowline-check".to_owned());
     input.volume = VolumeId::new("vol");
     input.timeout = Duration::from_millis(300);
     Arc::new(input)

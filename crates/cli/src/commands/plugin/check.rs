@@ -4,7 +4,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use bowline_plugin::{Item, Kind, VolumeId};
 use bowline_plugin_host::check::{self, Finding, Input, Verdict};
 use bowline_plugin_host::inspect::trait_and_version;
@@ -44,10 +44,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "KEY=VALUE", value_parser = key_and_value)]
     config: Vec<(String, String)>,
 
-    /// The bucket for object stores. Only keys below `plugins/bowline-check-…/` are touched,
+    /// A scratch bucket for object stores. Without it no objects are put. Only keys below `plugins/bowline-check-…/` are touched,
     /// and that below the `prefix` of --config
-    #[arg(long, value_name = "NAME", default_value = "bowline-check")]
-    bucket: String,
+    #[arg(long, value_name = "NAME", value_parser = bucket)]
+    bucket: Option<String>,
 
     /// The volume to make snapshots of. Without it none are made
     #[arg(long, value_name = "ID", value_parser = volume)]
@@ -113,7 +113,8 @@ fn input(args: &Args) -> anyhow::Result<Input> {
     input.bucket.clone_from(&args.bucket);
     input.volume.clone_from(&args.volume);
     input.zone = args.zone.clone().unwrap_or_default();
-    input.persistent_volume = args.persistent_volume.as_deref().map(object).transpose()?;
+    input.persistent_volume =
+        args.persistent_volume.as_deref().map(persistent_volume).transpose()?;
     input.timeout = args.timeout;
     Ok(input)
 }
@@ -129,11 +130,25 @@ fn object(path: &Path) -> anyhow::Result<Item> {
     Item::from_object(&value).with_context(what)
 }
 
+fn persistent_volume(path: &Path) -> anyhow::Result<Item> {
+    let item = object(path)?;
+    let value: Value = item.parse().with_context(|| format!("cannot use {}", path.display()))?;
+    let kind = value["kind"].as_str().unwrap_or_default();
+    if kind != "PersistentVolume" {
+        bail!("cannot use {}: it is a {}, not a PersistentVolume", path.display(), plain(kind));
+    }
+    Ok(item)
+}
+
 fn key_and_value(text: &str) -> Result<(String, String), &'static str> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
         _ => Err("it must have the form KEY=VALUE"),
     }
+}
+
+fn bucket(text: &str) -> Result<String, &'static str> {
+    if text.is_empty() { Err("it is empty") } else { Ok(text.to_owned()) }
 }
 
 fn volume(text: &str) -> Result<VolumeId, &'static str> {

@@ -55,6 +55,7 @@ enum Flaw {
     AnswersOnceAtOnce,
     HangsInExecute,
     HangsInACancel,
+    IgnoresCancel,
 }
 
 /// An action whose operations are counted.
@@ -165,6 +166,12 @@ impl BackupItemAction for Fake {
             "canceled".to_owned()
         };
         let ends = is_cancelled && self.flaw != Flaw::NeverEnds;
+        // Seen to run once after the cancellation.
+        let is_done = is_cancelled && asked > 4;
+        if self.flaw == Flaw::IgnoresCancel {
+            let state = if is_done { State::Succeeded } else { State::Running };
+            return Ok(Progress { state, ..Progress::default() });
+        }
         let state = if ends { State::Failed(reason) } else { State::Running };
         Ok(Progress { state, ..Progress::default() })
     }
@@ -267,6 +274,18 @@ async fn what_could_not_be_cancelled_in_time_is_named() {
     let found = findings(async |judge: &mut Judge<'_>| trial.examine(judge).await).await;
     assert_eq!((broken(&found), left(&found)), (vec![CANCEL_ALL], vec!["operation op-3"]));
     assert_eq!(fake.cancelled().len(), AT_ONCE);
+}
+
+#[tokio::test]
+async fn an_operation_that_runs_on_after_its_cancellation_is_told() {
+    for (flaw, is_told) in [(Flaw::IgnoresCancel, true), (Flaw::None, false)] {
+        let trial = Fake::new(flaw).trial();
+        let found = findings(async |judge: &mut Judge<'_>| trial.examine(judge).await).await;
+        let finding = found.iter().find(|finding| finding.rule == ENDS).unwrap();
+        let Verdict::Holds(note) = &finding.verdict else { panic!("{finding:?}") };
+        let words = "s, so the cancellation had no effect";
+        assert_eq!(note.as_ref().is_some_and(|note| note.ends_with(words)), is_told, "{note:?}");
+    }
 }
 
 #[tokio::test]

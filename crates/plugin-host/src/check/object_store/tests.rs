@@ -5,6 +5,7 @@ use async_trait::async_trait;
 use bowline_plugin::{Code, Kind, Result};
 
 use super::*;
+use crate::check::Verdict;
 use crate::check::rule::Judge;
 use crate::check::sabotage::{NoProcess, broken, findings, input, kept, left, plugin};
 
@@ -21,6 +22,7 @@ enum Flaw {
     IgnoresThePrefix,
     ListsPrefixesTwice,
     GivesNoUrl,
+    HasNoUrls,
     DeletesNothing,
     HangsInADelete,
     PermitsOnlyOneFolder,
@@ -132,6 +134,9 @@ impl ObjectStore for Fake {
     }
 
     async fn create_signed_url(&self, _: &str, key: &str, _: Duration) -> Result<String> {
+        if self.flaw == Flaw::HasNoUrls {
+            return Err(Error::new(Code::Unimplemented, "no URLs here"));
+        }
         Ok(if self.flaw == Flaw::GivesNoUrl { String::new() } else { format!("mem://{key}") })
     }
 }
@@ -139,7 +144,7 @@ impl ObjectStore for Fake {
 #[tokio::test]
 async fn each_flaw_of_a_store_is_found_by_its_rule() {
     let clean_up = "deletes all that the check put";
-    let expected: [(Flaw, &[&str]); 12] = [
+    let expected: [(Flaw, &[&str]); 13] = [
         (Flaw::None, &[]),
         (Flaw::RefusesConfig, &["takes its configuration"]),
         (Flaw::RefusesEmptyObjects, &["returns an empty object"]),
@@ -158,6 +163,7 @@ async fn each_flaw_of_a_store_is_found_by_its_rule() {
         (Flaw::IgnoresThePrefix, &["lists the objects below a prefix"]),
         (Flaw::ListsPrefixesTwice, &["lists common prefixes, each once"]),
         (Flaw::GivesNoUrl, &["gives a signed URL"]),
+        (Flaw::HasNoUrls, &[]),
         (Flaw::DeletesNothing, &["deletes an object", clean_up]),
     ];
     for (flaw, rules) in expected {
@@ -187,6 +193,38 @@ async fn all_keys_lie_in_a_folder_that_velero_permits_below_the_prefix_of_the_lo
         assert_eq!(trial.config["prefix"], "a/b");
         let found = findings(async |judge: &mut Judge<'_>| trial.examine(judge).await).await;
         assert_eq!(broken(&found), [] as [&str; 0]);
+    }
+}
+
+#[tokio::test]
+async fn without_a_bucket_nothing_is_put() {
+    let fake = Arc::new(Fake { flaw: Flaw::None, objects: Mutex::default() });
+    let input = Arc::new(Input { bucket: None, ..Input::clone(&input()) });
+    let trial = Trial::new(plugin(Kind::ObjectStore), fake, Arc::new(NoProcess), input);
+    assert!(!trial.config.contains_key("bucket"));
+    let found = findings(async |judge: &mut Judge<'_>| trial.examine(judge).await).await;
+    assert_eq!(kept(&found), ["takes its configuration"]);
+    let skipped = Verdict::Skipped("name a scratch bucket with --bucket".into());
+    assert!(found[1..].iter().all(|finding| finding.verdict == skipped), "{found:?}");
+    assert_eq!(found.len(), RULES.len());
+}
+
+#[tokio::test]
+async fn a_refusal_of_no_configuration_is_not_held_against_a_store() {
+    for (config, bucket, verdict) in [
+        (false, true, Verdict::Skipped("no; give its configuration with --config".into())),
+        (true, false, Verdict::Skipped("no; name a scratch bucket with --bucket".into())),
+        (true, true, Verdict::Broken("no".into())),
+    ] {
+        let fake = Arc::new(Fake { flaw: Flaw::RefusesConfig, objects: Mutex::default() });
+        let mut input = Input::clone(&input());
+        input.config.retain(|_, _| config);
+        input.bucket = input.bucket.filter(|_| bucket);
+        let store = plugin(Kind::ObjectStore);
+        let trial = Trial::new(store, fake, Arc::new(NoProcess), Arc::new(input));
+        let found = findings(async |judge: &mut Judge<'_>| trial.examine(judge).await).await;
+        assert_eq!(found[0].verdict, verdict);
+        assert_eq!(kept(&found), [] as [&str; 0]);
     }
 }
 
