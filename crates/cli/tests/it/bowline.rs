@@ -3,6 +3,8 @@
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use bowline_testbed::leftover;
+
 /// Set on the binary and inherited by all that it starts, so that they can be found.
 const MARK: &str = "BOWLINE_TEST_MARK";
 
@@ -60,15 +62,7 @@ impl World {
 
     /// Processes and files of this world that are still there.
     pub(crate) fn leftovers(&self) -> Vec<String> {
-        let mark = format!("{MARK}={}", self.mark);
-        let mut left = Vec::new();
-        for process in std::fs::read_dir("/proc").unwrap().flatten() {
-            let environment = std::fs::read(process.path().join("environ")).unwrap_or_default();
-            if environment.split(|&byte| byte == 0).any(|variable| variable == mark.as_bytes()) {
-                let name = std::fs::read_to_string(process.path().join("comm")).unwrap_or_default();
-                left.push(format!("process {} {}", process.file_name().display(), name.trim()));
-            }
-        }
+        let mut left = leftover::processes(MARK, &self.mark);
         for file in std::fs::read_dir(self.tmp.path()).unwrap().flatten() {
             left.push(format!("file {}", file.path().display()));
         }

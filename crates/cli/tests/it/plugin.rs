@@ -3,10 +3,9 @@
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
-use std::process::Command;
 
 use bowline_testbed::program::{self, Program};
-use bowline_testbed::{Bed, S3, s3};
+use bowline_testbed::{Bed, S3, fixture, s3};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -19,18 +18,10 @@ fn locate(program: Program) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// The fixture plugins of our SDK, built from the sources as they are.
 fn rust_fixture() -> String {
-    let output = Command::new(env!("CARGO"))
-        .args(["build", "--package=bowline-plugin-fixture", "--message-format=json"])
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let messages = serde_json::Deserializer::from_slice(&output.stdout).into_iter::<Value>();
-    let built =
-        messages.filter_map(|message| Some(message.ok()?["executable"].as_str()?.to_owned()));
-    built.last().expect("cargo names the binary that it has built")
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let path = runtime.block_on(fixture::rust_plugins()).unwrap();
+    path.to_str().unwrap().to_owned()
 }
 
 /// What the fixture plugins work in: state, a store, a volume.

@@ -2,13 +2,12 @@
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::OnceLock;
 use std::time::Duration;
 
 use bowline_api::{Backup, Restore};
 use bowline_plugin::{Encoded, Item, Name};
 use bowline_plugin_host::{Host, Limits, Named, Options};
+use bowline_testbed::fixture;
 use bowline_testbed::program::{self, Program};
 use serde_json::{Value, json};
 
@@ -31,28 +30,9 @@ impl Set {
                         .unwrap();
                 vec![("fixture", all), ("snapshotter", snapshotter)]
             }
-            Self::Rust => vec![("fixture", rust_fixture().to_owned())],
+            Self::Rust => vec![("fixture", fixture::rust_plugins().await.unwrap())],
         }
     }
-}
-
-/// The fixture plugins of our SDK, built from the sources as they are.
-fn rust_fixture() -> &'static Path {
-    static BINARY: OnceLock<PathBuf> = OnceLock::new();
-    BINARY.get_or_init(|| {
-        let output = Command::new(env!("CARGO"))
-            .args(["build", "--package=bowline-plugin-fixture", "--message-format=json"])
-            // As we are built ourselves: a benchmark wants the real thing.
-            .args((!cfg!(debug_assertions)).then_some("--release"))
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let messages = serde_json::Deserializer::from_slice(&output.stdout).into_iter::<Value>();
-        let built =
-            messages.filter_map(|message| Some(message.ok()?["executable"].as_str()?.into()));
-        built.last().expect("cargo names the binary that it has built")
-    })
 }
 
 /// A plugin folder with a set in it, a folder for its state, and a host.

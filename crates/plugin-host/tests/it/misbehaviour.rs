@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use bowline_plugin::{Class, Code};
 use bowline_plugin_host::{Host, Limits, Options};
+use bowline_testbed::leftover;
 use bytes::Bytes;
 
 use crate::fixture::{Fixture, Set, annotation, backup, pick, pod, short_limits, write};
@@ -32,14 +33,10 @@ async fn problems_of(scripts: &[(&str, &str)]) -> Vec<String> {
         Host::discover(Options { plugin_dir, environment, limits, ..Options::default() }).await;
     assert_eq!(host.registry().plugins().len(), 10, "what works is not affected");
     // What the scripts started has ended with them.
-    let mark = format!("{MARK}={}", folder.path().display());
-    let is_marked = |process: &std::fs::DirEntry| {
-        let environment = std::fs::read(process.path().join("environ")).unwrap_or_default();
-        environment.split(|&byte| byte == 0).any(|variable| variable == mark.as_bytes())
-    };
+    let mark = folder.path().display().to_string();
     let deadline = Instant::now() + Duration::from_secs(20);
-    while std::fs::read_dir("/proc").unwrap().flatten().any(|process| is_marked(&process)) {
-        assert!(Instant::now() < deadline, "a process is left");
+    while !leftover::processes(MARK, &mark).is_empty() {
+        assert!(Instant::now() < deadline, "{:?}", leftover::processes(MARK, &mark));
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let prefix = format!("plugin {}/", folder.path().display());

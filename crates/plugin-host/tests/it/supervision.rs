@@ -317,6 +317,14 @@ async fn a_process_that_answers_nothing_any_more_is_replaced() {
     action.execute(&pod(&[]), &backup()).await.unwrap();
     let [process] = processes(&fixture)[..] else { panic!("not one process") };
     kill(process, Signal::SIGSTOP).unwrap();
+    // The signal stops its threads one after the other.
+    let is_stopped = |thread: std::fs::DirEntry| {
+        std::fs::read_to_string(thread.path().join("stat")).is_ok_and(|stat| stat.contains(") T "))
+    };
+    let threads = || std::fs::read_dir(format!("/proc/{process}/task")).unwrap().flatten();
+    while !threads().all(is_stopped) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
     let error = action.execute(&pod(&[]), &backup()).await.unwrap_err();
     assert_eq!(error.code(), Code::DeadlineExceeded, "{error}");
     action.execute(&pod(&[]), &backup()).await.unwrap();

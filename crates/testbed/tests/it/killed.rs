@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use bowline_testbed::node::require;
-use bowline_testbed::{Bed, ControlPlane, Node, Options, env};
+use bowline_testbed::{Bed, ControlPlane, Node, Options, env, leftover};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 
 use crate::eventually;
@@ -95,15 +95,12 @@ async fn assert_nothing_is_left_by(victim: &str) {
 
 /// Processes, folders, control groups and mounts that belong to a bed.
 fn leftovers(id: &str, dir: &Path) -> Vec<String> {
-    let marker = format!("{}={id}", env::BED);
-    let mut left = Vec::new();
+    let mut left = leftover::processes(env::BED, id);
+    // Containers do not inherit the mark, but they name the bed in their control group.
     for process in std::fs::read_dir("/proc").unwrap().flatten() {
-        let environment = std::fs::read(process.path().join("environ")).unwrap_or_default();
-        let is_marked = environment.split(|&byte| byte == 0).any(|v| v == marker.as_bytes());
-        // Containers do not inherit the mark, but they name the bed in their control group.
         let groups = std::fs::read_to_string(process.path().join("cgroup")).unwrap_or_default();
-        if is_marked || groups.contains(id) {
-            left.push(format!("process {}", process.file_name().display()));
+        if groups.contains(id) {
+            left.push(format!("container process {}", process.file_name().display()));
         }
     }
     if dir.exists() {
