@@ -83,6 +83,8 @@ impl Velero {
             .arg(format!("--plugin-dir={}", plugins.display()))
             .args(["--metrics-address=127.0.0.1:0", "--profiler-address=127.0.0.1:0"])
             .env("VELERO_SCRATCH_DIR", bed.dir())
+            // Its plugins have their sockets there, and leave them when they are killed.
+            .env("TMPDIR", bed.dir())
             .env("AWS_SHARED_CREDENTIALS_FILE", s3.credentials_file())
             .envs(options.environment)
             .current_dir(bed.dir());

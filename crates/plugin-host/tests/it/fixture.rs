@@ -62,7 +62,11 @@ impl Fixture {
         std::fs::create_dir(folder.path().join("root")).unwrap();
         let mut options = Options {
             plugin_dir,
-            environment: vec![("FIXTURE_STATE_DIR".into(), state.into())],
+            // A plugin that is killed before its handshake leaves its socket where it was.
+            environment: vec![
+                ("FIXTURE_STATE_DIR".into(), state.into()),
+                ("TMPDIR".into(), folder.path().into()),
+            ],
             ..Options::default()
         };
         change(&mut options);
