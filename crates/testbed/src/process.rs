@@ -89,11 +89,6 @@ impl Process {
         self.child.id()
     }
 
-    /// Where its output goes.
-    pub fn log(&self) -> &Path {
-        &self.log
-    }
-
     /// An error if it has ended.
     pub fn check(&mut self) -> Result<(), Error> {
         match self.child.try_wait() {
