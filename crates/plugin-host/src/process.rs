@@ -111,22 +111,10 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts `command` and connects to it.
+    /// Starts `command` and connects to it. Where that fails, nothing of it runs any more.
     pub(crate) async fn start(command: &Path, options: &Options) -> Result<Self, StartError> {
         let limit = options.limits.start;
         let words = LastWords::default();
-        let started = Self::start_unlimited(command, options, words.clone());
-        match tokio::time::timeout(limit, started).await {
-            Ok(outcome) => outcome,
-            Err(_) => Err(StartError::Silent { waited: limit, words: words.quote() }),
-        }
-    }
-
-    async fn start_unlimited(
-        command: &Path,
-        options: &Options,
-        words: LastWords,
-    ) -> Result<Self, StartError> {
         let mut child = spawn::spawn(prepare(command, options)).await.map_err(StartError::Spawn)?;
         // From here on whatever happens ends all of it.
         let group = child.id().map(GroupKilledWhenDropped);
@@ -135,11 +123,16 @@ impl Process {
             let lines = log_lines(stderr, name_of(command), words.clone());
             drains.spawn(lines.in_current_span());
         }
-        let socket = shake_hands(&mut child, &words, &mut drains).await?;
-        let connection = Connection::unix(&socket.0).await.map_err(StartError::Connect)?;
-        // Go answers this call only with the first data, so it is never waited for.
-        let stdio = client::stdio(&connection);
-        drains.spawn(stdio.for_each(|_| std::future::ready(())));
+        let met = tokio::time::timeout(limit, meet(&mut child, &words, &mut drains)).await;
+        let silent = |_| StartError::Silent { waited: limit, words: words.quote() };
+        let (socket, connection) = match met.map_err(silent).flatten() {
+            Ok(met) => met,
+            Err(error) => {
+                drop(group);
+                let _ = tokio::time::timeout(options.limits.stop, child.kill()).await;
+                return Err(error);
+            }
+        };
         let (note_end, end) = watch::channel(End::NotYet);
         let kill = Arc::new(Notify::new());
         let kept = keep(child, Arc::clone(&kill), note_end, drains, (socket, group));
@@ -227,6 +220,20 @@ fn prepare(command: &Path, options: &Options) -> Command {
         prepared.env_remove(handshake::KINDS_ENV);
     }
     prepared
+}
+
+/// Waits until it can be called.
+async fn meet(
+    child: &mut Child,
+    words: &LastWords,
+    drains: &mut JoinSet<()>,
+) -> Result<(RemovedWhenDropped, Connection), StartError> {
+    let socket = shake_hands(child, words, drains).await?;
+    let connection = Connection::unix(&socket.0).await.map_err(StartError::Connect)?;
+    // Go answers this call only with the first data, so it is never waited for.
+    let stdio = client::stdio(&connection);
+    drains.spawn(stdio.for_each(|_| std::future::ready(())));
+    Ok((socket, connection))
 }
 
 /// Waits for the handshake; what follows it on standard output is drained.
