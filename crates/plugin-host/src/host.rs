@@ -15,7 +15,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::task::AbortHandle;
 
 use crate::handle::Handle;
-use crate::process::{Process, chain};
+use crate::process::Process;
 use crate::registry::{Family, Listed, Plugin, Registry};
 use crate::slot::{Purpose, Slot};
 use crate::{Options, discover};
@@ -265,7 +265,8 @@ async fn discover_registry(options: &Options) -> Registry {
 
 /// Starts a binary, asks what it has, and ends it.
 pub(crate) async fn list(command: &Path, options: &Options) -> Result<Vec<Listed>, String> {
-    let process = Process::start(command, options).await.map_err(|error| chain(&error))?;
+    let process =
+        Process::start(command, options).await.map_err(|error| bowline_plugin::one_line(&error))?;
     let asked = client::list_plugins(process.connection());
     let limit = options.limits.metadata;
     let listing = match tokio::time::timeout(limit, asked).await {

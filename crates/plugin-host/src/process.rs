@@ -366,14 +366,3 @@ impl LastWords {
         lines.iter().rev().find(failure).or(lines.back()).cloned().unwrap_or_default()
     }
 }
-
-/// An error and its causes in one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
-}

@@ -153,6 +153,47 @@ impl Error {
     }
 }
 
+/// An error and its causes in one line. A cause that the text before quotes already is left out:
+/// some libraries put theirs into their own message. So are the query strings of addresses, which may
+/// be signed.
+pub fn one_line(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut line = String::new();
+    let mut next = Some(error);
+    while let Some(cause) = next {
+        let text = cause.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+        if !text.is_empty() && !line.contains(&text) {
+            if !line.is_empty() {
+                line.push_str(": ");
+            }
+            line.push_str(&text);
+        }
+        next = cause.source();
+    }
+    without_queries(&line)
+}
+
+/// The text without what follows the `?` of an address. A signed address opens what it names, and
+/// some plugins quote theirs when they fail.
+fn without_queries(text: &str) -> String {
+    let is_end = |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '`' | '<' | '>');
+    let mut kept = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(scheme) = rest.find("://") {
+        let end = rest[scheme..].find(is_end).map_or(rest.len(), |at| scheme + at);
+        let (address, after) = rest.split_at(end);
+        match address[scheme..].find('?') {
+            Some(query) => {
+                kept.push_str(&address[..=scheme + query]);
+                kept.push('…');
+            }
+            None => kept.push_str(address),
+        }
+        rest = after;
+    }
+    kept.push_str(rest);
+    kept
+}
+
 /// Whether a text is one of the two by which Velero's framework says "never".
 fn says_permanent(message: &str) -> bool {
     let (before, after) = INVALID_OPERATION;
@@ -182,6 +223,34 @@ mod tests {
             (Error::new(Code::Aborted, "plugin panicked"), Class::Unclear),
         ] {
             assert_eq!(error.class(), class, "{error:?}");
+        }
+    }
+
+    #[test]
+    fn causes_are_joined_and_none_is_said_twice() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("{text}")]
+        struct Cause {
+            text: &'static str,
+            #[source]
+            source: Option<Box<Cause>>,
+        }
+        let chain = ["no route", "cannot dial: no\n  route", "it failed"]
+            .into_iter()
+            .fold(None, |source, text| Some(Box::new(Cause { text, source })));
+        assert_eq!(one_line(&*chain.unwrap()), "it failed: cannot dial: no route");
+    }
+
+    #[test]
+    fn what_signs_an_address_is_left_out() {
+        for (text, expected) in [
+            ("GET https://a/b?sig=hunter2&x=1 failed?", "GET https://a/b?… failed?"),
+            ("\"https://a/b?sig=hunter2\": no", "\"https://a/b?…\": no"),
+            ("https://a/b and http://c?d", "https://a/b and http://c?…"),
+            ("why? nothing", "why? nothing"),
+            ("", ""),
+        ] {
+            assert_eq!(without_queries(text), expected);
         }
     }
 

@@ -45,6 +45,12 @@ pub const CA_CERT: &str = "caCert";
 pub trait Backend: ObjectStore {
     /// Stores an object unless there is one.
     async fn create_object(&self, bucket: &str, key: &str, content: Bytes) -> Result<Creation>;
+
+    /// Whether a stream that is being stored survives a failure that passes, because parts of it
+    /// are sent again. If not, whoever has the stream must be able to begin anew.
+    fn sends_again(&self) -> bool {
+        true
+    }
 }
 
 /// What became of an object that was to be created.

@@ -142,6 +142,11 @@ impl BackupStore {
         self.put_stream(&Key::Backup(backup.clone(), BackupFile::Contents), archive).await
     }
 
+    /// Whether an archive may be given as it is made, or must be one that can be given again.
+    pub fn sends_again(&self) -> bool {
+        self.backend.sends_again()
+    }
+
     /// The archive of a backup, compressed; none if there is none.
     pub async fn contents(&self, backup: &BackupName) -> Result<Option<ByteStream>> {
         self.get_stream(&Key::Backup(backup.clone(), BackupFile::Contents)).await
@@ -200,9 +205,9 @@ impl BackupStore {
     /// Writes any file from a stream.
     pub async fn put_stream(&self, key: &Key, content: ByteStream) -> Result<()> {
         let key = self.layout.key(key);
-        let (content, taken) = deadline::count(content);
+        let (content, flow) = deadline::observe(content);
         let put = self.backend.put_object(&self.bucket, &key, content);
-        let put = deadline::until_silent(put, taken, self.deadlines.silence).await;
+        let put = deadline::until_silent(put, flow, self.deadlines.silence).await;
         put.map_err(|source| Error::Backend { action: "write", key, source })
     }
 

@@ -1,6 +1,7 @@
 //! Velero itself, run as a server outside the cluster: the reference for compatibility.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,7 +9,9 @@ use std::time::Duration;
 
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::{Api, Client};
+use nix::fcntl::{Flock, FlockArg};
 use serde_json::json;
+use tokio::time::Instant;
 
 use crate::apply::apply;
 use crate::process::Process;
@@ -24,6 +27,9 @@ const BUCKET: &str = "velero";
 
 const START_LIMIT: Duration = Duration::from_mins(2);
 
+/// How long another Velero server may be waited for.
+const TURN_LIMIT: Duration = Duration::from_mins(20);
+
 /// How a Velero server is started.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
@@ -31,12 +37,16 @@ pub struct Options {
     pub plugins: Vec<PathBuf>,
     /// Variables for the server, and so for its plugins.
     pub environment: Vec<(OsString, OsString)>,
+    /// Flags of `velero server` beside those that make it run here.
+    pub arguments: Vec<String>,
 }
 
 /// A running Velero server. Dropping it ends it, its plugin processes included.
 #[derive(Debug)]
 pub struct Velero {
-    _process: Process,
+    // Ends before the next one may start.
+    process: Process,
+    _turn: Flock<File>,
     binary: PathBuf,
     kubeconfig: PathBuf,
     bucket: PathBuf,
@@ -64,6 +74,7 @@ impl Velero {
     /// a storage location in `s3`, and waits until that location is available.
     pub async fn start(plane: &ControlPlane, s3: &S3, options: Options) -> Result<Self, Error> {
         let [binary, aws] = program::locate([Program::Velero, Program::VeleroPluginForAws]).await?;
+        let turn = turn().await?;
         let bed = Bed::new()?;
         let plugins = bed.subdir("plugins").map_err(Error::io("create", bed.dir()))?;
         for plugin in options.plugins.iter().chain([&aws]) {
@@ -82,6 +93,7 @@ impl Velero {
             .arg("server")
             .arg(format!("--plugin-dir={}", plugins.display()))
             .args(["--metrics-address=127.0.0.1:0", "--profiler-address=127.0.0.1:0"])
+            .args(options.arguments)
             .env("VELERO_SCRATCH_DIR", bed.dir())
             // Its plugins have their sockets there, and leave them when they are killed.
             .env("TMPDIR", bed.dir())
@@ -90,7 +102,7 @@ impl Velero {
             .current_dir(bed.dir());
         let mut process = Process::start(&bed, "velero", command)?;
         process.until(START_LIMIT, || is_available(&client)).await?;
-        Ok(Self { _process: process, binary, kubeconfig, bucket, bed })
+        Ok(Self { process, _turn: turn, binary, kubeconfig, bucket, bed })
     }
 
     /// Velero's command line for this server, ready for arguments.
@@ -101,10 +113,33 @@ impl Velero {
         command
     }
 
+    /// The process id of the server; its plugins are children of it.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
     /// The folder that holds what is in its bucket.
     pub fn bucket(&self) -> &Path {
         &self.bucket
     }
+}
+
+/// Waits for our turn: Velero listens on port 8080 whatever it is told, so that there can be one server
+/// on a machine. Whoever dies gives its turn up.
+async fn turn() -> Result<Flock<File>, Error> {
+    let path = std::env::temp_dir().join(format!("bowline-velero-{}.turn", nix::unistd::getuid()));
+    let file = File::create(&path).map_err(Error::io("create", &path))?;
+    let mut file = Some(file);
+    let deadline = Instant::now() + TURN_LIMIT;
+    while let Some(open) = file.take() {
+        match Flock::lock(open, FlockArg::LockExclusiveNonblock) {
+            Ok(turn) => return Ok(turn),
+            Err((open, _)) if Instant::now() < deadline => file = Some(open),
+            Err((_, error)) => return Err(Error::io("lock", &path)(error.into())),
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    Err(Error::Failed { program: "velero", reason: "it never got its turn".to_owned() })
 }
 
 /// The user's own settings stay out of it: `HOME` is the bed.

@@ -9,7 +9,7 @@ use bowline_plugin_wire::client;
 
 use super::rule::{HOLDS, Judge, Outcome, Rule, Subject, Unmet};
 use crate::host::list;
-use crate::process::{Process, chain};
+use crate::process::Process;
 use crate::registry::Registry;
 use crate::{Options, Plugin};
 
@@ -106,7 +106,7 @@ impl Binary {
 
     async fn start(&self) -> Result<Process, Unmet> {
         let started = Process::start(&self.command, &self.options).await;
-        started.map_err(|error| Unmet::Broken(chain(&error)))
+        started.map_err(|error| Unmet::Broken(bowline_plugin::one_line(&error)))
     }
 }
 

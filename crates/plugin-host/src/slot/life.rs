@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use tracing::{Instrument as _, Span};
 
 use super::{Call, Failure, Purpose, Slot};
-use crate::process::{Process, StartError, chain};
+use crate::process::{Process, StartError};
 use crate::warm_up;
 
 /// The pause after the first failure; it doubles with each.
@@ -173,7 +173,7 @@ impl Slot {
     /// A binary that cannot be a plugin will not be one at the next try either.
     fn start_error(&self, error: &StartError) -> Error {
         let code = if error.is_permanent() { Code::FailedPrecondition } else { Code::Unavailable };
-        Error::new(code, format!("{}: {}", self.what(), chain(error)))
+        Error::new(code, format!("{}: {}", self.what(), bowline_plugin::one_line(error)))
     }
 }
 

@@ -30,8 +30,8 @@ async fn velero_runs_both_versions_of_an_action_on_our_sdk() {
     let plugins = Set::Rust.binaries().await.into_iter().map(|(_, path)| path).collect();
     let state = bed.subdir("state").unwrap();
     let environment = vec![("FIXTURE_STATE_DIR".into(), state.into())];
-    let velero = Velero::start(&plane, &s3, velero::Options { plugins, environment }).await;
-    let velero = velero.unwrap();
+    let options = velero::Options { plugins, environment, ..velero::Options::default() };
+    let velero = Velero::start(&plane, &s3, options).await.unwrap();
 
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "app-1"}});
     apply::apply(&client, namespace).await.unwrap();

@@ -29,6 +29,11 @@ impl Backend for Plugin {
         self.0.put_object(bucket, key, once(content)).await?;
         Ok(Creation::Created(Guarantee::CheckedFirst))
     }
+
+    /// A plugin is given the stream once, and what it does with it is not known.
+    fn sends_again(&self) -> bool {
+        false
+    }
 }
 
 #[async_trait]

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bowline_plugin::{ByteStream, Code, Error, Result};
@@ -40,33 +40,43 @@ pub(super) fn watch(stream: ByteStream, silence: Duration) -> ByteStream {
     }))
 }
 
-/// How often something was taken from a stream.
-pub(super) type Taken = Arc<AtomicU64>;
+/// What happens at a stream that is uploaded.
+#[derive(Debug, Default)]
+pub(super) struct Flow {
+    /// How often something was taken.
+    taken: AtomicU64,
+    /// Whether the taker waits for the source.
+    is_waiting: AtomicBool,
+}
 
-/// Counts what is taken from a stream.
-pub(super) fn count(stream: ByteStream) -> (ByteStream, Taken) {
-    let taken = Taken::default();
-    let count = Arc::clone(&taken);
-    let counted = stream.inspect(move |_| {
-        count.fetch_add(1, Ordering::Relaxed);
+/// Notes what is taken from a stream.
+pub(super) fn observe(mut stream: ByteStream) -> (ByteStream, Arc<Flow>) {
+    let flow = Arc::new(Flow::default());
+    let noted = Arc::clone(&flow);
+    let observed = stream::poll_fn(move |context| {
+        let piece = stream.poll_next_unpin(context);
+        noted.is_waiting.store(piece.is_pending(), Ordering::Relaxed);
+        noted.taken.fetch_add(u64::from(piece.is_ready()), Ordering::Relaxed);
+        piece
     });
-    (Box::pin(counted), taken)
+    (Box::pin(observed), flow)
 }
 
 /// Waits for the outcome of an upload, as long as something is taken from its stream now and then.
 ///
-/// A source that is itself slow to give something looks the same; it is given as long.
+/// A source that has nothing to give is not held against the backend: a backup may have to wait for
+/// its hooks.
 pub(super) async fn until_silent<T>(
     upload: impl Future<Output = Result<T>>,
-    taken: Taken,
+    flow: Arc<Flow>,
     silence: Duration,
 ) -> Result<T> {
     let watch = async {
-        let mut seen = taken.load(Ordering::Relaxed);
+        let mut seen = flow.taken.load(Ordering::Relaxed);
         loop {
             sleep_until(Instant::now() + silence).await;
-            let now = taken.load(Ordering::Relaxed);
-            if now == seen {
+            let now = flow.taken.load(Ordering::Relaxed);
+            if now == seen && !flow.is_waiting.load(Ordering::Relaxed) {
                 return;
             }
             seen = now;
@@ -110,24 +120,39 @@ mod tests {
         assert!(stream.try_next().await.unwrap().is_none());
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn an_upload_lives_as_long_as_something_is_taken() {
         let slow = stream::iter(0..10).then(|_| async {
             tokio::time::sleep(LIMIT / 8).await;
             Ok(Bytes::from("a"))
         });
-        let (mut body, taken) = count(Box::pin(slow));
+        let (mut body, flow) = observe(Box::pin(slow));
         let upload = async {
             while body.try_next().await.unwrap().is_some() {}
             Ok(())
         };
-        until_silent(upload, taken, LIMIT).await.unwrap();
-        let (mut body, taken) = count(never());
+        until_silent(upload, flow, LIMIT).await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_backend_that_takes_nothing_is_silent_and_a_source_that_gives_nothing_is_not() {
+        let late = stream::once(async {
+            tokio::time::sleep(LIMIT * 5).await;
+            Ok(Bytes::from("a"))
+        });
+        let (mut body, flow) = observe(Box::pin(late));
         let upload = async {
             while body.try_next().await.unwrap().is_some() {}
             Ok(())
         };
-        let error = until_silent(upload, taken, LIMIT).await.unwrap_err();
+        until_silent(upload, flow, LIMIT).await.unwrap();
+
+        let (mut body, flow) = observe(never());
+        let stuck = async {
+            body.try_next().await.unwrap();
+            std::future::pending::<Result<()>>().await
+        };
+        let error = until_silent(stuck, flow, LIMIT).await.unwrap_err();
         assert_eq!(error.code(), Code::DeadlineExceeded);
     }
 }

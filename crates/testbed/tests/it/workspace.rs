@@ -8,7 +8,7 @@ use serde_json::Value;
 
 /// For each crate, the crates of the workspace that its code may use. Tests may use more: see
 /// `FOR_TESTS`. The picture is in ARCHITECTURE.md; to change an arrow is to change the design.
-const ARROWS: [(&str, &[&str]); 9] = [
+const ARROWS: [(&str, &[&str]); 12] = [
     ("bowline-api", &[]),
     ("bowline-plugin", &["bowline-api"]),
     ("bowline-plugin-wire", &["bowline-api", "bowline-plugin"]),
@@ -16,9 +16,32 @@ const ARROWS: [(&str, &[&str]); 9] = [
     ("bowline-plugin-sdk", &["bowline-api", "bowline-plugin", "bowline-plugin-wire"]),
     ("bowline-plugin-fixture", &["bowline-plugin-sdk"]),
     ("bowline-store", &["bowline-api", "bowline-plugin"]),
+    ("bowline-engine", &["bowline-api", "bowline-plugin", "bowline-store"]),
+    (
+        "bowline-server",
+        &[
+            "bowline-api",
+            "bowline-engine",
+            "bowline-plugin",
+            "bowline-plugin-host",
+            "bowline-store",
+        ],
+    ),
     ("bowline-testbed", &[]),
-    // The test bed is what `bowline demo` starts.
-    ("bowline-cli", &["bowline-api", "bowline-plugin", "bowline-plugin-host", "bowline-testbed"]),
+    // The engine plans a restore with `--dry-run`; the test bed is what `bowline demo` starts.
+    (
+        "bowline-cli",
+        &[
+            "bowline-api",
+            "bowline-engine",
+            "bowline-plugin",
+            "bowline-plugin-host",
+            "bowline-server",
+            "bowline-store",
+            "bowline-testbed",
+        ],
+    ),
+    ("bowline-bench", &["bowline-api", "bowline-testbed"]),
 ];
 
 /// What any crate may use in its tests.

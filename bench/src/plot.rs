@@ -1,0 +1,223 @@
+//! The same as a picture: bars for the medians, a dot for each round.
+
+use std::fmt::Write as _;
+
+use crate::contender::{Contender, Run};
+use crate::raw::Listing;
+use crate::report::{Results, median};
+
+const WIDTH: f64 = 760.0;
+const LEFT: f64 = 130.0;
+const RIGHT: f64 = 80.0;
+const TOP: f64 = 56.0;
+const ROW: f64 = 30.0;
+const BAR: f64 = 18.0;
+/// What a panel needs beside its rows: a heading, the axis and its label.
+const PANEL_EXTRA: f64 = 84.0;
+
+/// One row of a panel.
+struct Bar {
+    name: &'static str,
+    color: &'static str,
+    rounds: Vec<f64>,
+}
+
+/// Some bars over one axis.
+struct Panel {
+    title: &'static str,
+    unit: &'static str,
+    bars: Vec<Bar>,
+}
+
+/// The picture as a document of its own.
+pub(crate) fn svg(results: &Results) -> String {
+    let panels = panels(results);
+    let height = TOP + panels.iter().map(Panel::height).sum::<f64>();
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" \
+         width=\"{WIDTH}\" height=\"{height}\" font-family=\"sans-serif\" font-size=\"13\" \
+         fill=\"#222\">\n<rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#fff\"/>\n"
+    );
+    let title = format!("Backup of {} objects (bars: medians, dots: rounds)", results.load.len());
+    text(&mut svg, LEFT, 28.0, "start", " font-size=\"16\"", &title);
+    let mut top = TOP;
+    for panel in &panels {
+        panel.draw(&mut svg, top);
+        top += panel.height();
+    }
+    svg += "</svg>\n";
+    svg
+}
+
+fn panels(results: &Results) -> [Panel; 3] {
+    let figures = |figure: fn(&Run) -> f64| {
+        results.backups.iter().map(move |(contender, rounds)| Bar {
+            name: contender.name(),
+            color: color(*contender),
+            rounds: rounds.iter().map(figure).collect(),
+        })
+    };
+    let wall = |listing: &Listing| listing.wall_s;
+    let floor = Bar {
+        name: "raw list",
+        color: "#9aa0a6",
+        rounds: results.listings.iter().map(wall).collect(),
+    };
+    #[expect(clippy::cast_precision_loss, reason = "a picture for people")]
+    let memory = |run: &Run| run.peak_rss_bytes as f64 / f64::from(1 << 20);
+    [
+        Panel {
+            title: "Wall time",
+            unit: "seconds",
+            bars: [floor].into_iter().chain(figures(|run| run.wall_s)).collect(),
+        },
+        Panel {
+            title: "CPU time of the server and its plugins",
+            unit: "seconds",
+            bars: figures(|run| run.cpu_s).collect(),
+        },
+        Panel {
+            title: "Peak memory of the server and its plugins",
+            unit: "MiB",
+            bars: figures(memory).collect(),
+        },
+    ]
+}
+
+fn color(contender: Contender) -> &'static str {
+    match contender {
+        Contender::Bowline => "#0b7a75",
+        Contender::Velero => "#c8553d",
+        Contender::VeleroTuned => "#e3a857",
+    }
+}
+
+impl Panel {
+    #[expect(clippy::cast_precision_loss, reason = "a handful of bars")]
+    fn height(&self) -> f64 {
+        PANEL_EXTRA + ROW * self.bars.len() as f64
+    }
+
+    fn draw(&self, svg: &mut String, top: f64) {
+        let largest = self.bars.iter().flat_map(|bar| &bar.rounds).copied().fold(0.0, f64::max);
+        let step = tick_step(largest);
+        let end = step * (largest / step).ceil().max(1.0);
+        let x = |value: f64| LEFT + value / end * (WIDTH - LEFT - RIGHT);
+        let first_row = top + 22.0;
+        let axis = top + self.height() - PANEL_EXTRA + 26.0;
+
+        text(svg, LEFT, top + 10.0, "start", " font-weight=\"bold\"", self.title);
+        let mut tick = 0.0;
+        while tick <= end + step / 2.0 {
+            let at = x(tick);
+            let _ = writeln!(
+                svg,
+                "<path d=\"M{at:.1} {first_row:.1}V{axis:.1}\" stroke=\"#ddd\" fill=\"none\"/>"
+            );
+            let decimals = if step < 0.1 { 2 } else { usize::from(step < 1.0) };
+            text(svg, at, axis + 16.0, "middle", "", &format!("{tick:.decimals$}"));
+            tick += step;
+        }
+        text(svg, x(end / 2.0), axis + 33.0, "middle", " fill=\"#555\"", self.unit);
+
+        let mut row = first_row + 4.0;
+        for bar in &self.bars {
+            let (middle, center) = (median(bar.rounds.clone()), row + BAR / 2.0);
+            let _ = writeln!(
+                svg,
+                "<rect x=\"{LEFT}\" y=\"{row:.1}\" width=\"{:.1}\" height=\"{BAR}\" fill=\"{}\"/>",
+                x(middle) - LEFT,
+                bar.color
+            );
+            for round in &bar.rounds {
+                let _ = writeln!(
+                    svg,
+                    "<circle cx=\"{:.1}\" cy=\"{center:.1}\" r=\"2.5\" fill=\"#222\"/>",
+                    x(*round)
+                );
+            }
+            text(svg, LEFT - 8.0, center + 4.5, "end", "", bar.name);
+            let furthest = bar.rounds.iter().copied().fold(middle, f64::max);
+            let value = if middle < 10.0 { format!("{middle:.2}") } else { format!("{middle:.1}") };
+            text(svg, x(furthest) + 8.0, center + 4.5, "start", "", &value);
+            row += ROW;
+        }
+    }
+}
+
+/// The distance between two marks: one, two or five of some power of ten, five or so in all.
+fn tick_step(largest: f64) -> f64 {
+    if largest <= 0.0 {
+        return 1.0;
+    }
+    let power = 10_f64.powf((largest / 5.0).log10().floor());
+    [1.0, 2.0, 5.0]
+        .into_iter()
+        .map(|factor| factor * power)
+        .find(|step| largest / step <= 6.0)
+        .unwrap_or(10.0 * power)
+}
+
+/// All texts here are our own words or numbers and need no escapes.
+fn text(svg: &mut String, x: f64, y: f64, anchor: &str, more: &str, words: &str) {
+    let _ = writeln!(
+        svg,
+        "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\"{more}>{words}</text>"
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::tests::sample;
+
+    /// Enough of a reader of XML: every element is closed, every attribute quoted.
+    fn check(svg: &str) -> usize {
+        let mut open = Vec::new();
+        let mut elements = 0;
+        for part in svg.split('<').skip(1) {
+            let (tag, rest) = part.split_once('>').expect("a tag that ends");
+            assert!(!rest.contains('>') && !rest.contains('&'), "{rest}");
+            assert!(tag.matches('"').count().is_multiple_of(2), "{tag}");
+            if let Some(name) = tag.strip_prefix('/') {
+                assert_eq!(open.pop(), Some(name));
+                continue;
+            }
+            elements += 1;
+            if !tag.ends_with('/') {
+                open.push(tag.split_whitespace().next().unwrap());
+            }
+        }
+        assert!(open.is_empty(), "{open:?}");
+        elements
+    }
+
+    #[test]
+    fn the_picture_is_well_formed_and_shows_everything() {
+        let svg = svg(&sample());
+        assert!(check(&svg) > 40, "{svg}");
+        for words in ["Backup of 800 objects", "raw list", "bowline", "velero", "seconds", "MiB"] {
+            assert!(svg.contains(words), "{words}");
+        }
+        // The floor in one panel, two contenders in three, three rounds of each.
+        assert_eq!(svg.matches("<circle").count(), (1 + 2 * 3) * 3);
+        assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+    }
+
+    #[test]
+    fn a_picture_of_nothing_is_well_formed() {
+        let mut nothing = sample();
+        nothing.listings.clear();
+        nothing.backups.clear();
+        let svg = svg(&nothing);
+        check(&svg);
+        assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+    }
+
+    #[test]
+    fn marks_are_round_numbers_and_few() {
+        for (largest, step) in [(0.0, 1.0), (0.7, 0.2), (6.0, 1.0), (61.0, 20.0), (340.0, 100.0)] {
+            assert!((tick_step(largest) - step).abs() < 1e-9, "{largest}: {}", tick_step(largest));
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! The archive: a tar of JSON files, compressed, written by a thread of its own.
+//!
+//! Items come in from many tasks through a channel and go out as a stream that is uploaded while it
+//! is written. What is under way is bounded: whoever appends waits when the upload is slower.
+//!
+//! Velero writes the item twice when it is in the version that the API server prefers: once without
+//! a version in its path, for readers that know of one version only.
+
+use std::io;
+use std::thread::JoinHandle;
+
+use bowline_plugin::{ByteStream, Item};
+use bowline_store::pipe;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use jiff::Timestamp;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+
+use crate::item::Object;
+use crate::resource::Resource;
+
+/// What the format of archives is called, in `metadata/version` and in the status of backups.
+pub const FORMAT_VERSION: &str = "1.1.0";
+
+/// How many items wait for the thread.
+const WAITING: usize = 64;
+/// The mode of all files.
+const MODE: u32 = 0o755;
+/// How much is compressed. Every item is there twice, so that compressing takes more time than all else
+/// together; the default level takes a third longer for a tenth less.
+const LEVEL: Compression = Compression::new(4);
+/// What is appended to the folder of the preferred version.
+const PREFERRED: &str = "-preferredversion";
+
+/// Where items are put in.
+#[derive(Clone, Debug)]
+pub(super) struct Archive {
+    entries: mpsc::Sender<Message>,
+}
+
+#[derive(Debug)]
+enum Message {
+    Entry(Entry),
+    BreakOff,
+}
+
+/// One item on its way into the archive.
+#[derive(Debug)]
+pub(super) struct Entry {
+    paths: [String; 2],
+    item: Item,
+    /// Its part of what may be in flight.
+    _budget: Option<OwnedSemaphorePermit>,
+}
+
+/// The archive has stopped taking items: writing or uploading it failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the archive cannot be written any more")]
+pub(super) struct Closed;
+
+/// The thread that writes.
+#[derive(Debug)]
+pub(super) struct Writing {
+    thread: JoinHandle<io::Result<Sealed>>,
+}
+
+/// An archive that was written to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sealed {
+    /// How many items are in it.
+    pub items: usize,
+    /// How long it is, compressed.
+    pub bytes: u64,
+}
+
+impl Entry {
+    /// An item in the version that it was read in. Actions may have changed it since, but not the
+    /// place of its version.
+    pub(super) fn new(object: &Object, budget: Option<OwnedSemaphorePermit>) -> Self {
+        let Object { resource, namespace, name, item, .. } = object;
+        Self { paths: paths(resource, namespace, name), item: item.clone(), _budget: budget }
+    }
+}
+
+/// Both paths of an item that is in the preferred version, as all that we read are.
+fn paths(resource: &Resource, namespace: &str, name: &str) -> [String; 2] {
+    let rest = match namespace {
+        "" => format!("cluster/{name}.json"),
+        namespace => format!("namespaces/{namespace}/{name}.json"),
+    };
+    let folder = format!("resources/{}", resource.id);
+    [format!("{folder}/{rest}"), format!("{folder}/{}{PREFERRED}/{rest}", resource.version)]
+}
+
+/// Starts an archive. It ends when all clones of the [`Archive`] are gone.
+pub(super) fn start(now: Timestamp) -> io::Result<(Archive, ByteStream, Writing)> {
+    let (entries, received) = mpsc::channel(WAITING);
+    let (writer, stream) = pipe::pipe();
+    let thread = std::thread::Builder::new()
+        .name("archive".to_owned())
+        .spawn(move || write(received, writer, now))?;
+    Ok((Archive { entries }, stream, Writing { thread }))
+}
+
+impl Archive {
+    /// Appends an item.
+    pub(super) async fn append(&self, entry: Entry) -> Result<(), Closed> {
+        self.entries.send(Message::Entry(entry)).await.map_err(|_| Closed)
+    }
+
+    /// Ends the archive in an error, so that nothing of it is kept.
+    pub(super) async fn break_off(&self) {
+        // One that is closed has broken off already.
+        let _ = self.entries.send(Message::BreakOff).await;
+    }
+}
+
+impl Writing {
+    /// Waits for the end.
+    pub(super) async fn end(self) -> io::Result<Sealed> {
+        let joined = tokio::task::spawn_blocking(|| self.thread.join()).await;
+        match joined {
+            Ok(Ok(sealed)) => sealed,
+            _ => Err(io::Error::other("the thread that writes the archive has died")),
+        }
+    }
+}
+
+fn write(
+    mut entries: mpsc::Receiver<Message>,
+    writer: pipe::Writer,
+    now: Timestamp,
+) -> io::Result<Sealed> {
+    let counted = Counted { writer, bytes: 0 };
+    let mut tar = tar::Builder::new(GzEncoder::new(counted, LEVEL));
+    let seconds = u64::try_from(now.as_second()).unwrap_or_default();
+    append(&mut tar, "metadata/version", format!("{FORMAT_VERSION}\n").as_bytes(), seconds)?;
+    let mut items = 0;
+    while let Some(message) = entries.blocking_recv() {
+        let Message::Entry(entry) = message else {
+            return Err(io::Error::other("it was broken off"));
+        };
+        for path in &entry.paths {
+            append(&mut tar, path, entry.item.json(), seconds)?;
+        }
+        items += 1;
+    }
+    let counted = tar.into_inner()?.finish()?;
+    counted.writer.finish()?;
+    Ok(Sealed { items, bytes: counted.bytes })
+}
+
+fn append(
+    tar: &mut tar::Builder<impl io::Write>,
+    path: &str,
+    content: &[u8],
+    seconds: u64,
+) -> io::Result<()> {
+    let mut header = tar::Header::new_ustar();
+    header.set_size(content.len() as u64);
+    header.set_mode(MODE);
+    header.set_mtime(seconds);
+    tar.append_data(&mut header, path, content)
+}
+
+/// Counts what goes through.
+struct Counted {
+    writer: pipe::Writer,
+    bytes: u64,
+}
+
+impl io::Write for Counted {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let count = self.writer.write(bytes)?;
+        self.bytes += count as u64;
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.writer.flush()
+    }
+}

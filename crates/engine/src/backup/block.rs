@@ -1,0 +1,316 @@
+//! Items that belong together, and what happens around them.
+//!
+//! A block is a pod with its claims, volumes and the other pods that share them, the items of an
+//! order that the user gave, or whatever ItemBlockActions say. Within a block:
+//!
+//! 1. the pre-hooks of its pods,
+//! 2. its items and what actions add to them: this is where plugins take snapshots,
+//! 3. the post-hooks of every pod whose pre-hooks were started, whatever else happened,
+//! 4. only then the archive, so that no application waits for an upload.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use bowline_plugin::{Class, ResourceIdentifier};
+use futures::FutureExt as _;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tracing::Instrument as _;
+
+use super::archive::Archive;
+use super::collect::{self, Held};
+use super::hook::{self, Plan};
+use super::item::{self, How, Sink};
+use super::{Context, filter::Verdict};
+use crate::item::Object;
+use crate::report::About;
+use crate::resource::Resource;
+
+/// How many items a block may have. More would have to be held in memory.
+const LARGEST: usize = 10_000;
+
+/// Groups what was held into blocks, and backs them up side by side.
+pub(super) async fn process(context: &Arc<Context>, held: Vec<Held>, archive: &Archive) {
+    let workers = Arc::new(Semaphore::new(context.options.block_workers));
+    let mut tasks = JoinSet::new();
+    let mut builder = Builder::new(context, held);
+    loop {
+        // Blocks are made one ahead of the workers, not all at once.
+        let Ok(worker) = Arc::clone(&workers).acquire_owned().await else { break };
+        let Some(block) = builder.next_block().await else { break };
+        let (context, archive) = (Arc::clone(context), archive.clone());
+        let task = async move {
+            back_up(&context, block, &archive).await;
+            drop(worker);
+        };
+        tasks.spawn(task.in_current_span());
+    }
+    while let Some(ended) = tasks.join_next().await {
+        if let Err(error) = ended {
+            context.report.error(About::Run, format!("the backup of a block broke off: {error}"));
+        }
+    }
+}
+
+/// Makes blocks of held items.
+struct Builder<'a> {
+    context: &'a Context,
+    held: Vec<Option<Held>>,
+    places: HashMap<ResourceIdentifier, usize>,
+    /// What was asked for although it was not collected. It is in a block now, or will never be.
+    fetched: HashSet<ResourceIdentifier>,
+    /// What the next blocks start with, in order.
+    seeds: VecDeque<Vec<usize>>,
+}
+
+impl<'a> Builder<'a> {
+    fn new(context: &'a Context, held: Vec<Held>) -> Self {
+        // A page that was asked for twice gives its objects twice.
+        let mut unique = HashSet::new();
+        let mut held: Vec<Held> =
+            held.into_iter().filter(|held| unique.insert(held.id.clone())).collect();
+        // Lists arrive in any order; pods lead, and volumes follow their claims.
+        let order: HashMap<_, _> = context.resources.iter().map(|r| &r.id).zip(0..).collect();
+        held.sort_by(|one, other| {
+            let key = |held: &Held| order.get(&held.resource.id).copied().unwrap_or(usize::MAX);
+            key(one).cmp(&key(other)).then_with(|| one.id.cmp(&other.id))
+        });
+        let places: HashMap<_, _> =
+            held.iter().enumerate().map(|(place, held)| (held.id.clone(), place)).collect();
+        let seeds = seeds(context, &held, &places);
+        let held = held.into_iter().map(Some).collect();
+        Self { context, held, places, fetched: HashSet::new(), seeds }
+    }
+
+    async fn next_block(&mut self) -> Option<Vec<Object>> {
+        while let Some(seed) = self.seeds.pop_front() {
+            if self.context.has_stopped() {
+                return None;
+            }
+            let block = self.grow(seed).await;
+            if !block.is_empty() {
+                return Some(block);
+            }
+        }
+        None
+    }
+
+    /// The items of a seed and everything that is related to them.
+    async fn grow(&mut self, seed: Vec<usize>) -> Vec<Object> {
+        let mut queue: VecDeque<Object> =
+            seed.into_iter().filter_map(|place| self.take(place)).collect();
+        let mut block = Vec::new();
+        while let Some(object) = queue.pop_front() {
+            for id in related(self.context, &object).await {
+                // Actions spell it as they like.
+                let Some((resource, id)) = self.context.resolve(&id) else { continue };
+                let found = match self.places.get(&id) {
+                    Some(&place) => self.take(place),
+                    None if self.fetched.insert(id.clone()) => {
+                        fetch(self.context, &object, &resource, &id).await
+                    }
+                    None => None,
+                };
+                queue.extend(found);
+            }
+            block.push(object);
+            if block.len() + queue.len() > LARGEST {
+                self.context.report.error(
+                    About::Run,
+                    format!(
+                        "more than {LARGEST} items are said to belong together; the rest is backed \
+                         up apart from them"
+                    ),
+                );
+                block.extend(queue);
+                break;
+            }
+        }
+        block
+    }
+
+    /// Reads a held item back; none if another block has it.
+    fn take(&mut self, place: usize) -> Option<Object> {
+        let held = self.held.get_mut(place)?.take()?;
+        let id = held.id.clone();
+        let read = held.read(&self.context.spool);
+        read.map_err(|error| collect::tell_lost(self.context, &id, &error)).ok()
+    }
+}
+
+/// What blocks start with: first the user's orders, one block for each resource, then every item.
+fn seeds(
+    context: &Context,
+    held: &[Held],
+    places: &HashMap<ResourceIdentifier, usize>,
+) -> VecDeque<Vec<usize>> {
+    let mut seeds = VecDeque::new();
+    for (resource, names) in &context.request.ordered {
+        let mut seed = Vec::new();
+        for name in names {
+            let found = held.iter().find(|held| {
+                held.id.resource == *resource && *name == collect::name_in_order(&held.id)
+            });
+            match found {
+                Some(held) => seed.extend(places.get(&held.id)),
+                None => context.report.warning(
+                    About::Run,
+                    format!("{resource} {name} is in `orderedResources` but was not found"),
+                ),
+            }
+        }
+        seeds.push_back(seed);
+    }
+    seeds.extend((0..held.len()).map(|place| vec![place]));
+    seeds
+}
+
+/// What the ItemBlockActions say belongs to an item.
+async fn related(context: &Context, object: &Object) -> Vec<ResourceIdentifier> {
+    let mut related = Vec::new();
+    for action in &context.item_block_actions {
+        if !action.selects(object) {
+            continue;
+        }
+        let ask = || action.plugin.get_related_items(&object.item, &context.request.backup);
+        let asked = match ask().await {
+            // The plugin may have died of another item, and asking does no harm.
+            Err(error) if error.class() == Class::Transient => ask().await,
+            asked => asked,
+        };
+        match asked {
+            Ok(ids) => related.extend(ids),
+            Err(error) => context.report.error(
+                &object.id(),
+                format!("the item block action {} failed: {error}", action.name),
+            ),
+        }
+    }
+    related
+}
+
+/// Gets a related item that was not collected.
+async fn fetch(
+    context: &Context,
+    of: &Object,
+    resource: &Arc<Resource>,
+    id: &ResourceIdentifier,
+) -> Option<Object> {
+    if context.seen.contains(id) {
+        return None;
+    }
+    match context.cluster.get(resource, &id.namespace, &id.name).await {
+        Ok(found) => found.filter(|object| {
+            let Object { resource, namespace, name, labels, .. } = object;
+            matches!(context.filter.item(resource, namespace, name, labels), Verdict::Include)
+        }),
+        Err(error) => {
+            let text = format!("{id}, which belongs to it, cannot be read: {error}");
+            context.report.error(&of.id(), text);
+            None
+        }
+    }
+}
+
+/// Backs up a block.
+async fn back_up(context: &Context, block: Vec<Object>, archive: &Archive) {
+    let (plans, unreadable) = plans(context, &block);
+    let ids: Vec<ResourceIdentifier> = block.iter().map(Object::id).collect();
+    let sink = if plans.is_empty() { Sink::archive(archive) } else { Sink::aside() };
+    let sink = sink.of_block(block);
+    for pod in &unreadable {
+        leave_out(context, &sink, pod);
+    }
+    let mut to_thaw = Vec::new();
+    let mut visited = None;
+    let window = async {
+        for (pod, plan) in &plans {
+            if context.has_stopped() {
+                return;
+            }
+            // Noted before anything can happen to the pod.
+            to_thaw.push((pod, plan));
+            let Context { cluster, report, hook_tally, .. } = context;
+            let outcome = hook::run_pre(&**cluster, pod, plan, report, hook_tally).await;
+            if !outcome.started && !plan.pre.is_empty() {
+                to_thaw.pop();
+            }
+            if !outcome.may_be_stored {
+                leave_out(context, &sink, &pod.id());
+            }
+        }
+        for id in &ids {
+            if context.has_stopped() {
+                return;
+            }
+            // Unless it came in with an item before it.
+            if let Some(object) = sink.take_member(id) {
+                visited = Some(id);
+                item::visit(context, object, How::default(), &sink).await;
+            }
+        }
+    };
+    // Whatever happens in it, the pods are thawed.
+    let window = AssertUnwindSafe(window).catch_unwind().await;
+    for (pod, plan) in to_thaw {
+        thaw(context, pod, plan).await;
+    }
+    if window.is_err() {
+        let left = ids.iter().filter(|id| sink.take_member(id).is_some());
+        for id in visited.into_iter().chain(left) {
+            let text =
+                "the backup of its block broke off at it or before it: a defect; see the log";
+            context.report.error(id, text);
+        }
+    }
+    for entry in sink.into_entries() {
+        if archive.append(entry).await.is_err() {
+            context.stop();
+        }
+    }
+}
+
+/// Sees to it that a pod is not stored with its block, nor by another way.
+fn leave_out(context: &Context, sink: &Sink<'_>, pod: &ResourceIdentifier) {
+    context.seen.claim(pod);
+    sink.take_member(pod);
+}
+
+/// Runs the post-hooks of a pod. If that breaks off, the other pods are thawed all the same.
+async fn thaw(context: &Context, pod: &Object, plan: &Plan) {
+    let Context { cluster, report, hook_tally, .. } = context;
+    let post = hook::run_post(&**cluster, pod, plan, report, hook_tally);
+    if AssertUnwindSafe(post).catch_unwind().await.is_err() {
+        report.error(&pod.id(), "its post-hooks broke off: a defect; see the log");
+    }
+    let id = pod.id();
+    if let Some(freeze) = hook_tally.take_freeze(&id) {
+        if let Some(milliseconds) = freeze.milliseconds() {
+            tracing::info!(pod = %id, milliseconds, "the pod was frozen");
+        } else {
+            tracing::info!(pod = %id, "the pod had pre-hooks, and no post-hooks");
+        }
+    }
+}
+
+/// The pods of a block that have hooks, and those whose hooks cannot be read: they are told, and like
+/// pods whose pre-hooks failed they are not stored.
+fn plans(context: &Context, block: &[Object]) -> (Vec<(Object, Plan)>, Vec<ResourceIdentifier>) {
+    let (mut plans, mut unreadable) = (Vec::new(), Vec::new());
+    for pod in block {
+        let id = pod.id();
+        if !pod.resource.is_core("pods") || pod.is_being_deleted || context.seen.contains(&id) {
+            continue;
+        }
+        match context.hooks.plan(pod) {
+            Ok(plan) if plan.is_empty() => {}
+            Ok(plan) => plans.push((pod.clone(), plan)),
+            Err(error) => {
+                context.report.error(&id, format!("{error}; the pod is not backed up"));
+                unreadable.push(id);
+            }
+        }
+    }
+    (plans, unreadable)
+}

@@ -1,0 +1,407 @@
+//! Lists everything that the request asks for, and sends each object on its way.
+//!
+//! Most objects go straight to [`item::visit`] while the list they are in still arrives. Those whose
+//! company matters, because of hooks, volumes, an order or an ItemBlockAction, are [held](Held) on
+//! disk until the lists they can be in are through. What actions of plugins see waits until those are
+//! stored, because actions may add them.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bowline_plugin::ResourceIdentifier;
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::{JoinError, JoinSet};
+use tracing::Instrument as _;
+
+use super::filter::{Scope, Verdict};
+use super::item::{self, How, Sink};
+use super::spool::{Place, Spool};
+use super::{Context, archive::Archive};
+use crate::cluster::{self, Query};
+use crate::item::Object;
+use crate::report::About;
+use crate::resource::Resource;
+
+/// How many objects of one list are visited at a time. More than one only helps where actions are
+/// asked.
+const VISITS: usize = 16;
+
+/// The unit of the budget for what is in flight.
+const BUDGET_UNIT: usize = 1 << 10;
+
+/// One LIST.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Listing {
+    resource: Arc<Resource>,
+    query: Query,
+    pub(super) turn: Turn,
+}
+
+/// When a LIST is carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// First, for some of its objects may be held.
+    First,
+    /// At any time.
+    Any,
+    /// After the blocks, for a plugin sees its objects. It may add pods to them, and a pod with hooks
+    /// must not come in before its block.
+    Last,
+}
+
+/// An object that waits on disk for its block.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) resource: Arc<Resource>,
+    pub(super) id: ResourceIdentifier,
+    pub(super) place: Place,
+    /// Whether it waits for its own block. Otherwise it waits for all of them, as [`Turn::Last`]
+    /// does.
+    pub(super) is_of_block: bool,
+}
+
+impl Held {
+    /// Reads it back.
+    pub(super) fn read(self, spool: &Spool) -> std::io::Result<Object> {
+        let item = spool.get(self.place)?;
+        Object::new(&self.resource, item).map_err(std::io::Error::other)
+    }
+}
+
+/// The LISTs that a request needs, in order.
+pub(super) fn plan(context: &Context, live_namespaces: usize) -> Vec<Listing> {
+    let selectors: Vec<String> = match context.request.selectors.as_slice() {
+        [] => vec![String::new()],
+        selectors => selectors.iter().map(ToString::to_string).collect(),
+    };
+    let mut listings = Vec::new();
+    for resource in context.resources.iter() {
+        // Namespaces are known already.
+        if resource.is_core("namespaces") {
+            continue;
+        }
+        if let Verdict::Skip(reason) = context.filter.kind(resource) {
+            tracing::debug!(resource = %resource.id, "not listed: {reason}");
+            continue;
+        }
+        let turn = turn(context, resource);
+        let namespaces = context.filter.namespaces();
+        for namespace in namespaces_to_list(&namespaces, resource, live_namespaces) {
+            for label_selector in &selectors {
+                let query =
+                    Query { namespace: namespace.clone(), label_selector: label_selector.clone() };
+                listings.push(Listing { resource: Arc::clone(resource), query, turn });
+            }
+        }
+    }
+    listings
+}
+
+/// One LIST over all namespaces, or one for each: whatever reads less. What is in excess is left
+/// out by the filter.
+fn namespaces_to_list(
+    scope: &Scope,
+    resource: &Resource,
+    live_namespaces: usize,
+) -> Vec<Option<String>> {
+    match scope {
+        Scope::Only(namespaces) if resource.is_namespaced => {
+            if namespaces.len() * 2 > live_namespaces {
+                vec![None]
+            } else {
+                namespaces.iter().cloned().map(Some).collect()
+            }
+        }
+        _ => vec![None],
+    }
+}
+
+/// Carries out LISTs, a few at a time. Returns what is held.
+pub(super) async fn items(
+    context: &Arc<Context>,
+    listings: Vec<Listing>,
+    archive: &Archive,
+    connections: &Arc<Semaphore>,
+) -> Vec<Held> {
+    let held = Arc::new(Mutex::new(Vec::new()));
+    let mut tasks = JoinSet::new();
+    let tell = |ended: Result<(), JoinError>| {
+        if let Err(error) = ended {
+            context.report.error(About::Run, format!("a listing broke off: {error}"));
+        }
+    };
+    for listing in listings {
+        // There are as many tasks as connections, not as many as lists.
+        let Ok(connection) = Arc::clone(connections).acquire_owned().await else { break };
+        while let Some(ended) = tasks.try_join_next() {
+            tell(ended);
+        }
+        if context.has_stopped() {
+            break;
+        }
+        let (context, archive) = (Arc::clone(context), archive.clone());
+        let held = Arc::clone(&held);
+        let task = async move {
+            list(&context, &listing, &archive, &held).await;
+            drop(connection);
+        };
+        tasks.spawn(task.in_current_span());
+    }
+    while let Some(ended) = tasks.join_next().await {
+        tell(ended);
+    }
+    std::mem::take(&mut *held.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Visits what was held until the blocks are through.
+pub(super) async fn release(context: &Context, held: Vec<Held>, archive: &Archive) {
+    let sink = Sink::archive(archive);
+    let sink = &sink;
+    let visit = async |held: Held| {
+        if context.has_stopped() {
+            return;
+        }
+        let id = held.id.clone();
+        match held.read(&context.spool) {
+            Ok(object) => {
+                let budget = room_for(&context.budget, &object).await;
+                item::visit(context, object, How { budget, ..How::default() }, sink).await;
+            }
+            Err(error) => tell_lost(context, &id, &error),
+        }
+    };
+    futures::stream::iter(held).for_each_concurrent(VISITS, visit).await;
+}
+
+/// Tells that a held item cannot be read back.
+pub(super) fn tell_lost(context: &Context, id: &ResourceIdentifier, error: &std::io::Error) {
+    let text = format!("it cannot be read back from the scratch folder: {error}");
+    context.report.error(id, text);
+}
+
+async fn list(context: &Context, listing: &Listing, archive: &Archive, held: &Mutex<Vec<Held>>) {
+    let Listing { resource, query, .. } = listing;
+    let sink = Sink::archive(archive);
+    let sink = &sink;
+    let mut objects = context.cluster.list(resource, query.clone());
+    let mut visits = FuturesUnordered::new();
+    let mut count = 0_usize;
+    while let Some(object) = with_progress(&mut visits, objects.next()).await {
+        if context.has_stopped() {
+            break;
+        }
+        match object {
+            Ok(object) => {
+                count += 1;
+                // Nothing is read on that there is no room for.
+                let budget = with_progress(&mut visits, room_for(&context.budget, &object)).await;
+                visits.push(receive(context, object, budget, sink, held));
+            }
+            Err(error) => tell(context, listing, error),
+        }
+        while visits.len() >= VISITS {
+            visits.next().await;
+        }
+    }
+    while visits.next().await.is_some() {}
+    if count > 0 {
+        let namespace = query.namespace.as_deref();
+        tracing::info!(resource = %resource.id, namespace, objects = count, "listed");
+    }
+}
+
+/// Waits for something while visits go on, which may be what it waits for.
+async fn with_progress<T>(
+    visits: &mut FuturesUnordered<impl Future<Output = ()>>,
+    wait: impl Future<Output = T>,
+) -> T {
+    let mut wait = std::pin::pin!(wait);
+    loop {
+        if visits.is_empty() {
+            return wait.await;
+        }
+        tokio::select! {
+            outcome = &mut wait => return outcome,
+            _ = visits.next() => {}
+        }
+    }
+}
+
+fn tell(context: &Context, listing: &Listing, error: cluster::Error) {
+    let Listing { resource, query, .. } = listing;
+    let place = query.namespace.as_ref().map(|namespace| format!(" in {namespace}"));
+    let place = place.unwrap_or_default();
+    let text = match error {
+        cluster::Error::Object(error) => {
+            format!("an object among {}{place} is not backed up: {error}", resource.id)
+        }
+        error => format!(
+            "{}{place} cannot be listed, so not all of them are in the backup: {error}",
+            resource.id
+        ),
+    };
+    context.report.error(About::Run, text);
+}
+
+async fn room_for(budget: &Arc<Semaphore>, object: &Object) -> Option<OwnedSemaphorePermit> {
+    let units = object.item.json().len() / BUDGET_UNIT + 1;
+    // What is larger than all of the budget takes all of it.
+    let units = units.min(super::IN_FLIGHT / BUDGET_UNIT);
+    let units = u32::try_from(units).unwrap_or(u32::MAX);
+    Arc::clone(budget).acquire_many_owned(units).await.ok()
+}
+
+/// The permits of a whole budget.
+pub(super) fn budget() -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(super::IN_FLIGHT / BUDGET_UNIT))
+}
+
+async fn receive(
+    context: &Context,
+    object: Object,
+    budget: Option<OwnedSemaphorePermit>,
+    sink: &Sink<'_>,
+    held: &Mutex<Vec<Held>>,
+) {
+    let is_of_block = is_of_block(context, &object);
+    if !is_of_block && !waits_for_blocks(context, &object) {
+        item::visit(context, object, How { budget, ..How::default() }, sink).await;
+        return;
+    }
+    let Object { resource, namespace, name, labels, .. } = &object;
+    if let Verdict::Skip(reason) = context.filter.item(resource, namespace, name, labels) {
+        tracing::debug!(item = %object.id(), "left out: {reason}");
+        return;
+    }
+    match hold(&context.spool, &object, is_of_block) {
+        Ok(held_object) => {
+            held.lock().unwrap_or_else(PoisonError::into_inner).push(held_object);
+        }
+        Err(error) => {
+            let text = format!("it cannot be kept in the scratch folder: {error}");
+            context.report.error(&object.id(), text);
+        }
+    }
+}
+
+fn hold(spool: &Spool, object: &Object, is_of_block: bool) -> std::io::Result<Held> {
+    let place = spool.put(&object.item)?;
+    Ok(Held { resource: Arc::clone(&object.resource), id: object.id(), place, is_of_block })
+}
+
+/// When a resource is listed.
+fn turn(context: &Context, resource: &Resource) -> Turn {
+    if may_hold(context, resource) {
+        Turn::First
+    } else if context.own_item_actions().any(|action| action.looks_at(resource)) {
+        Turn::Last
+    } else {
+        Turn::Any
+    }
+}
+
+/// Whether an object has no block and yet must not come before any: see [`Turn::Last`].
+fn waits_for_blocks(context: &Context, object: &Object) -> bool {
+    may_hold(context, &object.resource)
+        && context.own_item_actions().any(|action| action.selects(object))
+}
+
+/// Whether objects of a resource may have to wait for their block.
+fn may_hold(context: &Context, resource: &Resource) -> bool {
+    ["pods", "persistentvolumeclaims", "persistentvolumes"]
+        .iter()
+        .any(|held| resource.is_core(held))
+        || context.request.ordered.contains_key(&resource.id.resource)
+        || context.own_block_actions().any(|action| action.looks_at(resource))
+}
+
+/// Whether an object has to wait for its block.
+fn is_of_block(context: &Context, object: &Object) -> bool {
+    let resource = &object.resource;
+    if resource.is_core("persistentvolumeclaims") || resource.is_core("persistentvolumes") {
+        return true;
+    }
+    let is_ordered = || {
+        let ordered = context.request.ordered.get(&resource.id.resource);
+        ordered.is_some_and(|names| names.contains(&name_in_order(&object.id())))
+    };
+    is_ordered()
+        || (resource.is_core("pods") && (has_claims(object) || has_hooks(context, object)))
+        || context.own_block_actions().any(|action| action.selects(object))
+}
+
+/// An object as `orderedResources` names it.
+pub(super) fn name_in_order(id: &ResourceIdentifier) -> String {
+    match id.namespace.as_str() {
+        "" => id.name.clone(),
+        namespace => format!("{namespace}/{}", id.name),
+    }
+}
+
+/// Whether a pod has hooks, or some that cannot be read, which is told later.
+fn has_hooks(context: &Context, pod: &Object) -> bool {
+    context.hooks.plan(pod).map_or(true, |plan| !plan.is_empty())
+}
+
+/// Whether a pod uses a claim. One that cannot be read is treated as if it did, and told later.
+fn has_claims(pod: &Object) -> bool {
+    #[derive(Deserialize)]
+    struct Pod {
+        #[serde(default)]
+        spec: Spec,
+    }
+    #[derive(Default, Deserialize)]
+    struct Spec {
+        #[serde(default)]
+        volumes: Vec<Volume>,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Volume {
+        persistent_volume_claim: Option<IgnoredAny>,
+        /// A generic ephemeral volume has a claim of its own.
+        ephemeral: Option<IgnoredAny>,
+    }
+    match pod.item.parse::<Pod>() {
+        Ok(pod) => {
+            pod.spec.volumes.iter().any(|volume| {
+                volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some()
+            })
+        }
+        Err(_) => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resource::GroupResource;
+
+    #[test]
+    fn a_few_namespaces_are_listed_one_by_one_and_many_at_once() {
+        let resource = |is_namespaced| Resource {
+            id: GroupResource::new("", "things"),
+            version: "v1".into(),
+            kind: "Thing".into(),
+            singular: "thing".into(),
+            short_names: Vec::new(),
+            is_namespaced,
+            verbs: Vec::new(),
+        };
+        let only = |count: usize| Scope::Only((0..count).map(|n| format!("n{n}")).collect());
+        for (scope, is_namespaced, lists) in [
+            (Scope::All, true, 1),
+            (only(2), true, 2),
+            (only(5), true, 5),
+            (only(6), true, 1),
+            (only(0), true, 0),
+            (only(3), false, 1),
+        ] {
+            let listed = namespaces_to_list(&scope, &resource(is_namespaced), 10);
+            assert_eq!(listed.len(), lists, "{scope:?}");
+        }
+    }
+}

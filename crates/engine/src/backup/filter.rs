@@ -1,0 +1,330 @@
+//! What belongs to a backup: which kinds, which namespaces, which objects.
+//!
+//! A [`Spec`] of lists enters, compiled once into a [`Filter`] that answers with a [`Verdict`]. The
+//! rules are those of Velero's `includes_excludes.go` and of its page on resource filtering. Where
+//! the two disagree the page counts:
+//!
+//! - A backup without resource filters takes cluster-scoped kinds. Velero means to, and then adds
+//!   entries of its own to the lists, after which they are no longer empty.
+//! - Cluster-scoped kinds are left out when namespaces are *selected*. To exclude some, by the spec
+//!   or by a label on them, is no selection.
+//! - The Namespace objects of excluded namespaces are not taken.
+//! - A list of includes of which nothing is left includes nothing, not everything.
+
+mod choice;
+pub mod namespaces;
+#[cfg(test)]
+mod tests;
+mod verdict;
+
+use std::collections::{BTreeMap, HashSet};
+
+use bowline_api::label;
+
+use crate::glob::{Glob, Globs};
+use crate::resource::{GroupResource, Resource, Resources};
+use crate::selector::Selector;
+pub use choice::{Choice, Lists};
+pub use verdict::{Reason, Verdict};
+
+/// Objects of the CSI snapshot API. Those in the cluster are nobody's data; those that a backup
+/// makes come as additional items that must be included.
+const NEVER_COLLECTED: [&str; 2] =
+    ["volumesnapshots.snapshot.storage.k8s.io", "volumesnapshotcontents.snapshot.storage.k8s.io"];
+
+/// Which namespaces.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Scope {
+    /// All, those that come up meanwhile included.
+    #[default]
+    All,
+    /// These. None means none.
+    Only(Vec<String>),
+}
+
+/// What a user asked for. The default is everything.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Spec {
+    /// Namespaces to take, without those that are excluded; see [`namespaces::expand`].
+    pub namespaces: Scope,
+    /// Patterns of namespaces to leave out.
+    pub excluded_namespaces: Vec<Glob>,
+    /// Kinds to take and to leave out.
+    pub kinds: Kinds,
+}
+
+/// Which kinds, in one of two ways to say it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kinds {
+    /// Velero's old filters: one pair of lists, and a switch for what is cluster-scoped.
+    Old {
+        /// `includedResources` and `excludedResources`
+        lists: Lists,
+        /// `includeClusterResources`
+        cluster_resources: Option<bool>,
+    },
+    /// Its new ones: a pair of lists for each scope.
+    New {
+        /// Those of the backup.
+        spec: ScopedLists,
+        /// Those of its resource policy, which count where the backup says nothing.
+        policy: ScopedLists,
+    },
+}
+
+/// Names of kinds to take that the cluster does not know: most likely slips of the pen, which would
+/// leave the backup empty without a word.
+fn unknown_kinds(kinds: &Kinds, resources: &Resources) -> Vec<String> {
+    let included: Vec<&Glob> = match kinds {
+        Kinds::Old { lists, .. } => lists.included.iter().collect(),
+        Kinds::New { spec, policy } => [spec, policy]
+            .into_iter()
+            .flat_map(|lists| lists.cluster.included.iter().chain(&lists.namespaced.included))
+            .collect(),
+    };
+    let unknown = included
+        .into_iter()
+        .filter(|glob| glob.is_literal() && resources.resolve(glob.as_str()).is_none());
+    unknown
+        .map(|glob| format!("the cluster has no resource {glob}: nothing of it is in the backup"))
+        .collect()
+}
+
+/// Nothing said is said in the new way.
+impl Default for Kinds {
+    fn default() -> Self {
+        Self::New { spec: ScopedLists::default(), policy: ScopedLists::default() }
+    }
+}
+
+/// A pair of lists for each scope.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ScopedLists {
+    /// For what lives in no namespace.
+    pub cluster: Lists,
+    /// For what lives in namespaces.
+    pub namespaced: Lists,
+}
+
+/// What happens to CustomResourceDefinitions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CrdRule {
+    /// They are collected as any other kind.
+    Collected,
+    /// None is taken.
+    Excluded,
+    /// Those of which there is an object in the backup are taken.
+    OfStored,
+}
+
+/// A compiled [`Spec`].
+#[derive(Debug)]
+pub struct Filter {
+    namespaces: Scope,
+    included_namespaces: Option<HashSet<String>>,
+    excluded_namespaces: Globs,
+    kinds: CompiledKinds,
+    warnings: Vec<String>,
+}
+
+#[derive(Debug)]
+enum CompiledKinds {
+    Old { choice: Choice, cluster_resources: Option<bool> },
+    New { cluster: Choice, namespaced: Choice },
+}
+
+impl Filter {
+    /// Compiles a spec. Names of kinds are resolved, so that a user may write `deploy`; those that
+    /// are not known are kept as patterns.
+    pub fn new(spec: &Spec, resources: &Resources) -> Self {
+        let mut warnings = Vec::new();
+        let kinds = match &spec.kinds {
+            Kinds::Old { lists, cluster_resources } => CompiledKinds::Old {
+                choice: Choice::of_kinds(lists, resources),
+                cluster_resources: *cluster_resources,
+            },
+            Kinds::New { spec, policy } => {
+                let mut scoped = |own: &Lists, policy: &Lists, is_namespaced| {
+                    let mut choice = Choice::of_scope(own, resources, is_namespaced, &mut warnings);
+                    choice.add_policy(policy, resources, is_namespaced, &mut warnings);
+                    choice
+                };
+                CompiledKinds::New {
+                    cluster: scoped(&spec.cluster, &policy.cluster, false),
+                    namespaced: scoped(&spec.namespaced, &policy.namespaced, true),
+                }
+            }
+        };
+        warnings.extend(unknown_kinds(&spec.kinds, resources));
+        let included_namespaces = match &spec.namespaces {
+            Scope::All => None,
+            Scope::Only(names) => Some(names.iter().cloned().collect()),
+        };
+        Self {
+            namespaces: spec.namespaces.clone(),
+            included_namespaces,
+            excluded_namespaces: spec.excluded_namespaces.iter().cloned().collect(),
+            kinds,
+            warnings,
+        }
+    }
+
+    /// What a user should know about the lists: names that were ignored, with the reason.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// Whether the objects of a kind are collected.
+    pub fn kind(&self, resource: &Resource) -> Verdict {
+        self.collects(&resource.id, resource.is_namespaced)
+    }
+
+    /// Whether an object belongs to the backup, however it came: collected, or as the additional
+    /// item of another. Cluster-scoped ones are refused only if they are excluded, so that a volume
+    /// follows its claim into a backup of one namespace.
+    pub fn item(
+        &self,
+        resource: &Resource,
+        namespace: &str,
+        name: &str,
+        labels: &BTreeMap<String, String>,
+    ) -> Verdict {
+        if labels.get(label::EXCLUDE_FROM_BACKUP).is_some_and(|value| value == "true") {
+            return Verdict::Skip(Reason::ExcludeLabel);
+        }
+        if resource.is_core("namespaces") {
+            return self.excludes_namespace(name);
+        }
+        if !resource.is_namespaced {
+            return self.excludes_cluster_scoped(&resource.id);
+        }
+        match self.includes_namespace(namespace) {
+            Verdict::Include => self.kind(resource),
+            skip @ Verdict::Skip(_) => skip,
+        }
+    }
+
+    /// Which namespaces to list objects of. With all of them, objects of excluded ones come along;
+    /// [`item`](Self::item) refuses them.
+    pub fn namespaces(&self) -> Scope {
+        self.namespaces.clone()
+    }
+
+    /// Whether the objects in a namespace belong to the backup.
+    pub fn includes_namespace(&self, name: &str) -> Verdict {
+        if let skip @ Verdict::Skip(_) = self.excludes_namespace(name) {
+            return skip;
+        }
+        match &self.included_namespaces {
+            Some(names) if !names.contains(name) => Verdict::Skip(Reason::NamespaceNotIncluded),
+            _ => Verdict::Include,
+        }
+    }
+
+    /// Whether a Namespace object is taken for its own sake. One that is not is taken all the same
+    /// if an object in it is, unless it is excluded.
+    pub fn keeps_namespace_object(
+        &self,
+        name: &str,
+        labels: &BTreeMap<String, String>,
+        is_active: bool,
+        selectors: &[Selector],
+    ) -> Verdict {
+        if !is_active {
+            return Verdict::Skip(Reason::NamespaceNotActive);
+        }
+        if let skip @ Verdict::Skip(_) = self.excludes_namespace(name) {
+            return skip;
+        }
+        if selectors.iter().any(|selector| selector.matches(labels)) {
+            return Verdict::Include;
+        }
+        // Who asks for labels everywhere does not ask for every namespace.
+        if !self.is_selection() && !selectors.is_empty() {
+            return Verdict::Skip(Reason::NotSelected);
+        }
+        self.includes_namespace(name)
+    }
+
+    /// What happens to CustomResourceDefinitions.
+    pub fn wants_crds(&self) -> CrdRule {
+        let id = GroupResource::new("apiextensions.k8s.io", "customresourcedefinitions");
+        if !self.excludes_cluster_scoped(&id).is_include() {
+            CrdRule::Excluded
+        } else if self.collects(&id, false).is_include() {
+            CrdRule::Collected
+        } else {
+            CrdRule::OfStored
+        }
+    }
+
+    /// Whether namespaces were selected, and the backup is so of a part of the cluster.
+    fn is_selection(&self) -> bool {
+        self.included_namespaces.is_some()
+    }
+
+    fn excludes_namespace(&self, name: &str) -> Verdict {
+        if self.excluded_namespaces.matches(name) {
+            Verdict::Skip(Reason::NamespaceExcluded)
+        } else {
+            Verdict::Include
+        }
+    }
+
+    fn collects(&self, id: &GroupResource, is_namespaced: bool) -> Verdict {
+        let name = id.to_string();
+        if NEVER_COLLECTED.contains(&name.as_str()) {
+            return Verdict::Skip(Reason::SnapshotObject);
+        }
+        let are_namespaces = name == "namespaces";
+        match &self.kinds {
+            CompiledKinds::Old { choice, cluster_resources } => {
+                match cluster_resources {
+                    Some(false) if !is_namespaced => {
+                        return Verdict::Skip(Reason::NoClusterResources);
+                    }
+                    None if !is_namespaced && !are_namespaces && self.is_selection() => {
+                        return Verdict::Skip(Reason::PartOfCluster);
+                    }
+                    _ => {}
+                }
+                choice.verdict(&name)
+            }
+            CompiledKinds::New { namespaced, .. } if is_namespaced => namespaced.verdict(&name),
+            CompiledKinds::New { cluster, namespaced } => {
+                let is_full = !self.is_selection() && namespaced.is_everything();
+                if cluster.excludes(&name) {
+                    Verdict::Skip(Reason::KindExcluded)
+                } else if are_namespaces || cluster.names(&name) {
+                    Verdict::Include
+                } else if !cluster.is_silent() {
+                    Verdict::Skip(Reason::KindNotIncluded)
+                } else if is_full {
+                    Verdict::Include
+                } else {
+                    Verdict::Skip(Reason::PartOfCluster)
+                }
+            }
+        }
+    }
+
+    /// Whether a cluster-scoped kind is refused even as an additional item.
+    fn excludes_cluster_scoped(&self, id: &GroupResource) -> Verdict {
+        let name = id.to_string();
+        if NEVER_COLLECTED.contains(&name.as_str()) {
+            return Verdict::Skip(Reason::SnapshotObject);
+        }
+        match &self.kinds {
+            CompiledKinds::Old { choice, cluster_resources } => match cluster_resources {
+                _ if choice.excludes(&name) => Verdict::Skip(Reason::KindExcluded),
+                Some(true) => Verdict::Include,
+                Some(false) => Verdict::Skip(Reason::NoClusterResources),
+                None => choice.verdict(&name),
+            },
+            CompiledKinds::New { cluster, .. } if cluster.excludes(&name) => {
+                Verdict::Skip(Reason::KindExcluded)
+            }
+            CompiledKinds::New { .. } => Verdict::Include,
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! From the namespaces that a user names to those that there are.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bowline_api::label;
+
+use super::Scope;
+use crate::glob::{Glob, Globs};
+
+/// Argo CD puts it on the namespaces that it manages.
+const MANAGED_BY_ARGO_CD: &str = "argocd.argoproj.io/managed-by";
+
+/// A namespace of the cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Namespace {
+    /// Its name.
+    pub name: String,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// Whether it is neither on its way in nor out.
+    pub is_active: bool,
+}
+
+/// The namespaces of a backup.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Expanded {
+    /// Those to take, without those that are excluded.
+    pub scope: Scope,
+    /// Patterns of those to leave out.
+    pub excluded: Vec<Glob>,
+    /// Namespaces that were asked for and cannot be taken, in Velero's words.
+    pub errors: Vec<String>,
+    /// What a user should know.
+    pub warnings: Vec<String>,
+}
+
+/// The names of namespaces that say themselves that no backup takes them.
+pub fn excluded_by_label(live: &[Namespace]) -> impl Iterator<Item = &str> {
+    let is_excluded = |namespace: &&Namespace| {
+        namespace.labels.get(label::EXCLUDE_FROM_BACKUP).is_some_and(|value| value == "true")
+    };
+    live.iter().filter(is_excluded).map(|namespace| namespace.name.as_str())
+}
+
+/// Looks up what the patterns of a user stand for.
+///
+/// `*`, or nothing, is all namespaces and stays so: objects are then listed once for all. Any other
+/// pattern is replaced by the namespaces that it fits now; if there is none, nothing is taken.
+pub fn expand(included: &[Glob], excluded: &[Glob], live: &[Namespace]) -> Expanded {
+    let labelled = excluded_by_label(live).map(Glob::literal);
+    let mut patterns = excluded.to_vec();
+    for glob in labelled {
+        if !patterns.contains(&glob) {
+            patterns.push(glob);
+        }
+    }
+    let left_out: Globs = patterns.iter().cloned().collect();
+
+    let mut expanded = Expanded { excluded: patterns, ..Expanded::default() };
+    if !included.is_empty() && !included.iter().any(Glob::is_everything) {
+        let names = included_names(included, live, &mut expanded);
+        let names = names.into_iter().filter(|name| !left_out.matches(name));
+        expanded.scope = Scope::Only(names.map(str::to_owned).collect());
+    }
+    expanded.warnings.extend(argo_cd_warning(&expanded.scope, &left_out, live));
+    expanded
+}
+
+fn included_names<'a>(
+    included: &[Glob],
+    live: &'a [Namespace],
+    expanded: &mut Expanded,
+) -> BTreeSet<&'a str> {
+    let mut names = BTreeSet::new();
+    for glob in included {
+        let found: Vec<_> = live.iter().filter(|namespace| glob.matches(&namespace.name)).collect();
+        names.extend(found.iter().map(|namespace| namespace.name.as_str()));
+        // An empty name is one that Velero lets pass: it stands for no namespace.
+        if !glob.is_literal() || glob.as_str().is_empty() {
+            continue;
+        }
+        match found.as_slice() {
+            [] => expanded.errors.push(format!(
+                "fail to get the namespace {glob} specified in backup.Spec.IncludedNamespaces"
+            )),
+            [namespace, ..] if !namespace.is_active => expanded.warnings.push(format!(
+                "the namespace {glob} is not active: of its objects only those that are still \
+                 there can be taken"
+            )),
+            _ => {}
+        }
+    }
+    names
+}
+
+/// The warning in Velero's words, with the list as Go writes it.
+fn argo_cd_warning(scope: &Scope, left_out: &Globs, live: &[Namespace]) -> Option<String> {
+    let is_managed = |namespace: &&Namespace| {
+        namespace.labels.get(MANAGED_BY_ARGO_CD).is_some_and(|value| !value.is_empty())
+            && !left_out.matches(&namespace.name)
+            && match scope {
+                Scope::All => true,
+                Scope::Only(names) => names.contains(&namespace.name),
+            }
+    };
+    let managed: Vec<_> =
+        live.iter().filter(is_managed).map(|namespace| namespace.name.as_str()).collect();
+    (!managed.is_empty()).then(|| {
+        format!(
+            "backup operation may encounter complications and potentially produce undesirable \
+             results due to the inclusion of namespaces [{}] managed by ArgoCD in the backup.",
+            managed.join(" ")
+        )
+    })
+}

@@ -1,0 +1,249 @@
+//! Commands that run in pods before and after they are backed up, to quiesce an application.
+//!
+//! In: the hooks of the Backup, compiled once by [`Hooks::new`], and a pod. Out: a [`Plan`] of what
+//! runs in it, which [`run_pre`] and [`run_post`] carry out.
+//!
+//! A pod says with annotations which hook it wants; that one replaces the hooks of the Backup for
+//! this pod and phase. Pods that have ended have no hooks.
+//!
+//! # Where we differ from Velero
+//! - A hook that does not say what its failure means is taken as `Fail`. Velero documents that, and
+//!   then goes on as if `Continue` had been said.
+//! - An annotation that cannot be read is an error, and its pod is not backed up. Velero falls back
+//!   to the default.
+//! - A negative timeout is an error. To Velero it means to wait for ever.
+
+mod annotation;
+mod run;
+mod tally;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use bowline_api::backup::{BackupHooks, BackupResourceHook, BackupResourceHooks, ExecHook};
+use serde::Deserialize;
+
+use crate::glob::{Glob, InvalidGlob};
+use crate::hook::{Annotations, EXEC_TIMEOUT, Pods, timeout};
+use crate::item::Object;
+use crate::resource::{GroupResource, Resources};
+
+pub use crate::hook::{Error, OnError};
+pub use run::{PreOutcome, run_post, run_pre};
+pub use tally::{Freeze, Tally};
+
+/// The hooks of a Backup.
+#[derive(Clone, Debug, Default)]
+pub struct Hooks {
+    specs: Vec<Spec>,
+}
+
+/// Hooks, and which pods they are for.
+#[derive(Clone, Debug)]
+struct Spec {
+    pods: Pods,
+    pre: Vec<Hook>,
+    post: Vec<Hook>,
+}
+
+/// What runs in a pod, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// Before it is backed up.
+    pub pre: Vec<Hook>,
+    /// Afterwards.
+    pub post: Vec<Hook>,
+}
+
+/// A command to run in a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hook {
+    /// Who asks for it.
+    pub source: Source,
+    /// In which container. In a plan it is never empty.
+    pub container: String,
+    /// The program and its arguments. They may hold secrets and are never told.
+    pub command: Vec<String>,
+    /// What its failure means.
+    pub on_error: OnError,
+    /// How long it is waited for.
+    pub timeout: Duration,
+}
+
+/// Who asks for a hook.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The pod, by annotations.
+    Annotations,
+    /// The Backup, under this name.
+    Spec(String),
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Annotations => f.write_str("of its annotations"),
+            Self::Spec(name) => write!(f, "{name:?} of the backup"),
+        }
+    }
+}
+
+impl Plan {
+    /// Whether there is nothing to run.
+    pub fn is_empty(&self) -> bool {
+        self.pre.is_empty() && self.post.is_empty()
+    }
+}
+
+/// What is read of a pod.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Pod {
+    metadata: PodMetadata,
+    spec: PodSpec,
+    status: PodStatus,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct PodMetadata {
+    annotations: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct PodSpec {
+    containers: Option<Vec<Container>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Container {
+    name: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct PodStatus {
+    phase: Option<String>,
+}
+
+impl Pod {
+    fn has_ended(&self) -> bool {
+        matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed"))
+    }
+}
+
+impl Hooks {
+    /// Compiles the hooks of a Backup, or says all that is wrong with them.
+    pub fn new(hooks: &BackupHooks, resources: &Resources) -> Result<Self, Vec<String>> {
+        let (mut specs, mut wrong) = (Vec::new(), Vec::new());
+        for (place, hooks) in hooks.resources.iter().enumerate() {
+            let mut complaints = Vec::new();
+            if let Some(spec) = compile(hooks, resources, &mut complaints) {
+                specs.push(spec);
+            }
+            let complain = |what| format!("hooks.resources[{place}] {:?}: {what}", hooks.name);
+            wrong.extend(complaints.into_iter().map(complain));
+        }
+        if wrong.is_empty() { Ok(Self { specs }) } else { Err(wrong) }
+    }
+
+    /// What runs in a pod.
+    pub fn plan(&self, object: &Object) -> Result<Plan, Error> {
+        let pod: Pod = serde_json::from_slice(object.item.json())?;
+        if pod.has_ended() {
+            return Ok(Plan::default());
+        }
+        let annotations = pod.metadata.annotations.as_ref();
+        let own =
+            |keys| annotations.map_or(Ok(None), |own| annotation::hook(&Annotations(own), keys));
+        let own_pre = match own(&annotation::PRE)? {
+            None => own(&annotation::OLD)?,
+            found => found,
+        };
+        let own_post = own(&annotation::POST)?;
+        let specs = || self.specs.iter().filter(|spec| spec.pods.have(object));
+        let mut plan = Plan {
+            pre: own_pre.map_or_else(
+                || specs().flat_map(|spec| spec.pre.clone()).collect(),
+                |hook| vec![hook],
+            ),
+            post: own_post.map_or_else(
+                || specs().flat_map(|spec| spec.post.clone()).collect(),
+                |hook| vec![hook],
+            ),
+        };
+        let first = pod.spec.containers.iter().flatten().next();
+        for hook in plan.pre.iter_mut().chain(&mut plan.post) {
+            if hook.container.is_empty() {
+                hook.container.clone_from(&first.ok_or(Error::NoContainer)?.name);
+            }
+        }
+        Ok(plan)
+    }
+}
+
+/// Compiles one entry; none if something is wrong with it, or if it is not for pods: only those
+/// have hooks.
+fn compile(
+    hooks: &BackupResourceHooks,
+    resources: &Resources,
+    complaints: &mut Vec<String>,
+) -> Option<Spec> {
+    let mut complain = |what: String| complaints.push(what);
+    let included = names_pods(&hooks.included_resources, resources);
+    let included = included.map_err(|error| complain(format!("includedResources: {error}"))).ok();
+    let excluded = names_pods(&hooks.excluded_resources, resources);
+    let excluded = excluded.map_err(|error| complain(format!("excludedResources: {error}"))).ok();
+    let pods = Pods::new(
+        &hooks.included_namespaces,
+        &hooks.excluded_namespaces,
+        hooks.label_selector.as_ref(),
+        complaints,
+    );
+    let mut complain = |what: String| complaints.push(what);
+    let mut list = |phase: &str, list: &[BackupResourceHook]| -> Vec<Hook> {
+        let execs =
+            list.iter().enumerate().filter_map(|(at, hook)| Some((at, hook.exec.as_ref()?)));
+        execs
+            .filter_map(|(at, exec)| {
+                let compiled = compile_exec(exec, &hooks.name);
+                compiled.map_err(|error| complain(format!("{phase}[{at}]: {error}"))).ok()
+            })
+            .collect()
+    };
+    let (pre, post) = (list("pre", &hooks.pre), list("post", &hooks.post));
+    let is_for_pods = (hooks.included_resources.is_empty() || included?) && !excluded?;
+    let spec = Spec { pods: pods?, pre, post };
+    is_for_pods.then_some(spec)
+}
+
+fn compile_exec(exec: &ExecHook, name: &str) -> Result<Hook, String> {
+    if exec.command.is_empty() {
+        return Err("it has no command".to_owned());
+    }
+    Ok(Hook {
+        source: Source::Spec(name.to_owned()),
+        container: exec.container.clone(),
+        command: exec.command.clone(),
+        on_error: OnError::of_spec(exec.on_error.as_ref())?.unwrap_or(OnError::Fail),
+        timeout: timeout("timeout", exec.timeout)?.unwrap_or(EXEC_TIMEOUT),
+    })
+}
+
+/// Whether pods are among resources, as users name them.
+fn names_pods(names: &[String], resources: &Resources) -> Result<bool, InvalidGlob> {
+    let pods = GroupResource::new("", "pods");
+    let mut found = false;
+    for name in names {
+        found |= match resources.resolve(name) {
+            Some(resource) => resource.id == pods,
+            None => Glob::new(name)?.matches(&pods.resource),
+        };
+    }
+    Ok(found)
+}

@@ -1,0 +1,47 @@
+//! Hooks that a pod asks for itself.
+
+use bowline_api::annotation::hook as key;
+
+use super::{Annotations, EXEC_TIMEOUT, Error, Hook, OnError, Source};
+
+/// The annotations that make up a hook.
+pub(super) struct Keys {
+    command: &'static str,
+    container: &'static str,
+    on_error: &'static str,
+    timeout: &'static str,
+}
+
+pub(super) const PRE: Keys = Keys {
+    command: key::PRE_COMMAND,
+    container: key::PRE_CONTAINER,
+    on_error: key::PRE_ON_ERROR,
+    timeout: key::PRE_TIMEOUT,
+};
+
+pub(super) const POST: Keys = Keys {
+    command: key::POST_COMMAND,
+    container: key::POST_CONTAINER,
+    on_error: key::POST_ON_ERROR,
+    timeout: key::POST_TIMEOUT,
+};
+
+/// A pre-hook, as the first versions of Velero spelled it.
+pub(super) const OLD: Keys = Keys {
+    command: key::OLD_COMMAND,
+    container: key::OLD_CONTAINER,
+    on_error: key::OLD_ON_ERROR,
+    timeout: key::OLD_TIMEOUT,
+};
+
+/// The hook that annotations ask for; none if there is no command.
+pub(super) fn hook(annotations: &Annotations<'_>, keys: &Keys) -> Result<Option<Hook>, Error> {
+    let Some(command) = annotations.command(keys.command)? else { return Ok(None) };
+    Ok(Some(Hook {
+        source: Source::Annotations,
+        container: annotations.text(keys.container).unwrap_or_default().to_owned(),
+        command,
+        on_error: annotations.on_error(keys.on_error)?.unwrap_or(OnError::Fail),
+        timeout: annotations.timeout(keys.timeout)?.unwrap_or(EXEC_TIMEOUT),
+    }))
+}

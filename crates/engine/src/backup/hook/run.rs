@@ -1,0 +1,118 @@
+//! Carries out a plan.
+
+use bowline_plugin::ResourceIdentifier;
+
+use super::{Hook, OnError, Plan, Tally};
+use crate::cluster::{Cluster, Error, Exec, Executed};
+use crate::hook;
+use crate::item::Object;
+use crate::report::Report;
+
+/// How the hooks before the backup of a pod ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PreOutcome {
+    /// Whether one was started, or may have been. Then the post-hooks must run, whatever else
+    /// happens.
+    pub started: bool,
+    /// Whether the pod may be backed up.
+    pub may_be_stored: bool,
+}
+
+/// Runs the hooks before the backup of a pod, one after the other. The first that fails and means
+/// `Fail` is the last.
+pub async fn run_pre(
+    cluster: &dyn Cluster,
+    pod: &Object,
+    plan: &Plan,
+    report: &Report,
+    tally: &Tally,
+) -> PreOutcome {
+    let id = pod.id();
+    let mut outcome = PreOutcome { started: false, may_be_stored: true };
+    for hook in &plan.pre {
+        let began = tally.now();
+        let ended = run(cluster, &id, hook, tally).await;
+        // A pod that is gone has nothing to thaw. In every other case we cannot be sure.
+        if !ended.as_ref().is_err_and(|failure| failure.pod_is_gone) {
+            outcome.started = true;
+            tally.freeze(&id, began);
+        }
+        let Err(failure) = ended else { continue };
+        let text = format!("the pre-hook {} failed: {}", Told(hook), failure.text);
+        match hook.on_error {
+            OnError::Continue => {
+                report.error(&id, format!("{text}; the pod is backed up all the same"));
+            }
+            OnError::Fail => {
+                report.error(&id, format!("{text}; the pod is not backed up"));
+                outcome.may_be_stored = false;
+                break;
+            }
+        }
+    }
+    outcome
+}
+
+/// Runs the hooks after the backup of a pod, one after the other, all of them: to let an application
+/// go on matters more than the order.
+pub async fn run_post(
+    cluster: &dyn Cluster,
+    pod: &Object,
+    plan: &Plan,
+    report: &Report,
+    tally: &Tally,
+) {
+    let id = pod.id();
+    for hook in &plan.post {
+        let ended = run(cluster, &id, hook, tally).await;
+        tally.thaw(&id);
+        if let Err(failure) = ended {
+            let text = format!(
+                "the post-hook {} failed: {}; what the pre-hooks did may last",
+                Told(hook),
+                failure.text
+            );
+            report.error(&id, text);
+        }
+    }
+}
+
+struct Failure {
+    text: String,
+    pod_is_gone: bool,
+}
+
+async fn run(
+    cluster: &dyn Cluster,
+    pod: &ResourceIdentifier,
+    hook: &Hook,
+    tally: &Tally,
+) -> Result<(), Failure> {
+    let exec = Exec {
+        namespace: pod.namespace.clone(),
+        pod: pod.name.clone(),
+        container: hook.container.clone(),
+        command: hook.command.clone(),
+        timeout: hook.timeout,
+    };
+    let ended = judge(cluster.exec(&exec).await);
+    tally.count(ended.is_err());
+    ended
+}
+
+fn judge(executed: Result<Executed, Error>) -> Result<(), Failure> {
+    match executed.map(hook::failure) {
+        Ok(None) => Ok(()),
+        Ok(Some(text)) => Err(Failure { text, pod_is_gone: false }),
+        Err(error) => Err(Failure { text: error.to_string(), pod_is_gone: error.is_not_found() }),
+    }
+}
+
+/// A hook in messages, without its command.
+struct Told<'a>(&'a Hook);
+
+impl std::fmt::Display for Told<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} in the container {:?}", self.0.source, self.0.container)
+    }
+}

@@ -1,0 +1,421 @@
+#![expect(clippy::needless_pass_by_value, reason = "`json!` makes values, not references")]
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use bowline_plugin::Item;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::cluster::fake::Fake;
+use crate::cluster::{self, Exec, Executed};
+use crate::report::Report;
+
+fn hooks(spec: Value) -> Hooks {
+    try_hooks(spec).unwrap()
+}
+
+fn try_hooks(spec: Value) -> Result<Hooks, Vec<String>> {
+    let hooks: BackupHooks = serde_json::from_value(json!({"resources": spec})).unwrap();
+    Hooks::new(&hooks, &Fake::usual().resources())
+}
+
+fn pod_with(annotations: Value, change: impl FnOnce(&mut Value)) -> Object {
+    let mut pod = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {
+            "namespace": "shop", "name": "db", "labels": {"app": "db"}, "annotations": annotations,
+        },
+        "spec": {"containers": [{"name": "main"}, {"name": "side"}]},
+        "status": {"phase": "Running"},
+    });
+    change(&mut pod);
+    let resource = Fake::usual().resources().core("pods").unwrap().clone();
+    Object::new(&resource, Item::from_object(&pod).unwrap()).unwrap()
+}
+
+fn annotated(annotations: Value) -> Object {
+    pod_with(annotations, |_| {})
+}
+
+fn pod() -> Object {
+    annotated(json!({}))
+}
+
+fn exec(command: &str) -> Value {
+    json!({"exec": {"command": [command]}})
+}
+
+/// The commands of hooks, for short.
+fn commands(hooks: &[Hook]) -> Vec<String> {
+    hooks.iter().map(|hook| hook.command.join(" ")).collect()
+}
+
+#[test]
+fn hooks_of_all_entries_that_fit_run_in_order() {
+    let hooks = hooks(json!([
+        {"name": "one", "pre": [exec("a"), exec("b")], "post": [exec("c")]},
+        {"name": "two", "pre": [exec("d")]},
+    ]));
+    let plan = hooks.plan(&pod()).unwrap();
+    assert_eq!(commands(&plan.pre), ["a", "b", "d"]);
+    assert_eq!(commands(&plan.post), ["c"]);
+    assert_eq!(
+        plan.pre[2],
+        Hook {
+            source: Source::Spec("two".into()),
+            container: "main".into(),
+            command: vec!["d".into()],
+            on_error: OnError::Fail,
+            timeout: Duration::from_secs(30),
+        }
+    );
+}
+
+#[test]
+fn an_entry_is_for_the_pods_that_it_selects() {
+    for (selection, fits) in [
+        (json!({}), true),
+        (json!({"includedNamespaces": ["shop"]}), true),
+        (json!({"includedNamespaces": ["sh*"]}), true),
+        (json!({"includedNamespaces": ["*"]}), true),
+        (json!({"includedNamespaces": ["blog"]}), false),
+        (json!({"excludedNamespaces": ["shop"]}), false),
+        (json!({"excludedNamespaces": ["s?op"]}), false),
+        (json!({"includedNamespaces": ["*"], "excludedNamespaces": ["shop"]}), false),
+        (json!({"includedResources": ["pods"]}), true),
+        (json!({"includedResources": ["po"]}), true),
+        (json!({"includedResources": ["*"]}), true),
+        (json!({"includedResources": ["deployments.apps", "Pod"]}), true),
+        (json!({"includedResources": ["deployments.apps"]}), false),
+        (json!({"includedResources": ["unknown"]}), false),
+        (json!({"excludedResources": ["po"]}), false),
+        (json!({"excludedResources": ["secrets"]}), true),
+        (json!({"labelSelector": {"matchLabels": {"app": "db"}}}), true),
+        (json!({"labelSelector": {"matchLabels": {"app": "web"}}}), false),
+        (json!({"labelSelector": {}}), true),
+    ] {
+        let mut entry = selection.clone();
+        entry["name"] = "x".into();
+        entry["pre"] = json!([exec("a")]);
+        let plan = hooks(json!([entry])).plan(&pod()).unwrap();
+        assert_eq!(!plan.is_empty(), fits, "{selection}");
+    }
+}
+
+#[test]
+fn everything_that_is_wrong_is_told_at_once() {
+    let wrong = try_hooks(json!([
+        {"name": "good", "pre": [exec("a"), {}]},
+        {
+            "name": "bad",
+            "includedNamespaces": ["[a"],
+            "labelSelector": {"matchLabels": {"-": "x"}},
+            "pre": [exec("a"), {"exec": {"command": []}}],
+            "post": [
+                {"exec": {"command": ["x"], "onError": "Panic"}},
+                {"exec": {"command": ["x"], "timeout": "-1s"}},
+            ],
+        },
+        // What is not for pods is checked all the same.
+        {"name": "other", "includedResources": ["secrets"], "pre": [{"exec": {}}]},
+    ]))
+    .unwrap_err();
+    let begins = [
+        "hooks.resources[1] \"bad\": includedNamespaces: ",
+        "hooks.resources[1] \"bad\": labelSelector: ",
+        "hooks.resources[1] \"bad\": pre[1]: it has no command",
+        "hooks.resources[1] \"bad\": post[0]: onError is \"Panic\"",
+        "hooks.resources[1] \"bad\": post[1]: timeout is -1s",
+        "hooks.resources[2] \"other\": pre[0]: it has no command",
+    ];
+    assert_eq!(wrong.len(), begins.len(), "{wrong:#?}");
+    for (text, begin) in wrong.iter().zip(begins) {
+        assert!(text.starts_with(begin), "{text}");
+    }
+}
+
+#[test]
+fn annotations_replace_the_hooks_of_the_backup_for_their_phase() {
+    let hooks = hooks(json!([{"name": "x", "pre": [exec("a")], "post": [exec("z")]}]));
+    let pre = "pre.hook.backup.velero.io/command";
+    let post = "post.hook.backup.velero.io/command";
+    let old = "hook.backup.velero.io/command";
+    for (annotations, expected_pre, expected_post) in [
+        (json!({}), "a", "z"),
+        (json!({pre: "own"}), "own", "z"),
+        (json!({post: "own"}), "a", "own"),
+        (json!({pre: "own", post: "back"}), "own", "back"),
+        (json!({old: "old"}), "old", "z"),
+        (json!({old: "old", pre: "own"}), "own", "z"),
+        (json!({pre: ""}), "a", "z"),
+        // Without a command the others mean nothing.
+        (json!({"pre.hook.backup.velero.io/timeout": "nonsense"}), "a", "z"),
+    ] {
+        let plan = hooks.plan(&annotated(annotations.clone())).unwrap();
+        assert_eq!(commands(&plan.pre), [expected_pre], "{annotations}");
+        assert_eq!(commands(&plan.post), [expected_post], "{annotations}");
+    }
+}
+
+#[test]
+fn annotations_say_all_that_a_hook_needs() {
+    let none = Hooks::default();
+    let plan = none
+        .plan(&annotated(json!({
+            "post.hook.backup.velero.io/command": r#"["/bin/sh", "-c", "thaw it"]"#,
+            "post.hook.backup.velero.io/container": "side",
+            "post.hook.backup.velero.io/on-error": "Continue",
+            "post.hook.backup.velero.io/timeout": "1m30s",
+            "hook.backup.velero.io/command": "/bin/freeze it",
+            "hook.backup.velero.io/timeout": "0s",
+        })))
+        .unwrap();
+    let post = Hook {
+        source: Source::Annotations,
+        container: "side".into(),
+        command: vec!["/bin/sh".into(), "-c".into(), "thaw it".into()],
+        on_error: OnError::Continue,
+        timeout: Duration::from_secs(90),
+    };
+    let pre = Hook {
+        source: Source::Annotations,
+        container: "main".into(),
+        command: vec!["/bin/freeze it".into()],
+        on_error: OnError::Fail,
+        timeout: Duration::from_secs(30),
+    };
+    assert_eq!(plan, Plan { pre: vec![pre], post: vec![post] });
+}
+
+#[test]
+fn an_annotation_that_cannot_be_read_is_an_error_that_keeps_commands_to_itself() {
+    for (key, value) in [
+        ("pre.hook.backup.velero.io/command", r#"["mysql", "-psecret""#),
+        ("pre.hook.backup.velero.io/command", r#"["mysql", 7, "secret"]"#),
+        ("pre.hook.backup.velero.io/command", "[]"),
+        ("pre.hook.backup.velero.io/timeout", "soon"),
+        ("pre.hook.backup.velero.io/timeout", "-3s"),
+        ("pre.hook.backup.velero.io/on-error", "fail"),
+        ("post.hook.backup.velero.io/command", "[secret"),
+        ("post.hook.backup.velero.io/timeout", "3"),
+        ("hook.backup.velero.io/on-error", "Ignore"),
+    ] {
+        let mut annotations = json!({"post.hook.backup.velero.io/command": "x"});
+        let old = key.starts_with("hook");
+        annotations
+            [if old { "hook" } else { "pre.hook" }.to_owned() + ".backup.velero.io/command"] =
+            "x".into();
+        annotations[key] = value.into();
+        let error = Hooks::default().plan(&annotated(annotations)).unwrap_err().to_string();
+        assert!(error.contains(key), "{error}");
+        assert!(!error.contains("secret"), "{error}");
+    }
+}
+
+#[test]
+fn a_pod_that_has_ended_has_no_hooks() {
+    let hooks = hooks(json!([{"name": "x", "pre": [exec("a")]}]));
+    for (phase, has_hooks) in [
+        ("Pending", true),
+        ("Running", true),
+        ("Unknown", true),
+        ("Succeeded", false),
+        ("Failed", false),
+    ] {
+        let own = json!({"post.hook.backup.velero.io/command": "x"});
+        let pod = pod_with(own, |pod| pod["status"]["phase"] = phase.into());
+        assert_eq!(!hooks.plan(&pod).unwrap().is_empty(), has_hooks, "{phase}");
+    }
+}
+
+#[test]
+fn a_pod_without_containers_cannot_have_hooks() {
+    let hooks = hooks(json!([{"name": "x", "pre": [exec("a")]}]));
+    let pod = pod_with(json!({}), |pod| pod["spec"] = json!({}));
+    assert!(matches!(hooks.plan(&pod), Err(Error::NoContainer)));
+    assert!(Hooks::default().plan(&pod).unwrap().is_empty());
+}
+
+/// Runs the hooks of `spec` in a pod in which commands end as `script` says, and whether the pod
+/// is backed up.
+struct Ran {
+    outcome: PreOutcome,
+    commands: Vec<String>,
+    report: Report,
+    tally: Tally,
+}
+
+type Script = fn(&Exec) -> cluster::Result<Executed>;
+
+async fn run(spec: Value, script: Script) -> Ran {
+    let plan = hooks(json!([spec])).plan(&pod()).unwrap();
+    let fake = Fake::usual().answering(script);
+    let report = Report::default();
+    // Every look at the clock is a second later.
+    let clock = AtomicI64::new(100);
+    let now = move || Timestamp::from_second(clock.fetch_add(1, Ordering::Relaxed)).unwrap();
+    let tally = Tally::new(now);
+    let outcome = run_pre(&fake, &pod(), &plan, &report, &tally).await;
+    run_post(&fake, &pod(), &plan, &report, &tally).await;
+    let commands = fake.execs().iter().map(|exec| exec.command.join(" ")).collect();
+    Ran { outcome, commands, report, tally }
+}
+
+fn good() -> Executed {
+    Executed { output: "fine".into(), failure: None }
+}
+
+fn bad() -> Executed {
+    let output = format!("{}the table is locked\n", "é".repeat(1000));
+    Executed { output, failure: Some("exit code 1".into()) }
+}
+
+fn hook(command: &str, on_error: &str) -> Value {
+    json!({"exec": {"command": [command], "onError": on_error}})
+}
+
+fn errors(report: &Report) -> Vec<String> {
+    report.results().errors.namespaces.remove("shop").unwrap_or_default()
+}
+
+#[tokio::test]
+async fn hooks_run_one_after_the_other_where_and_as_they_are_asked_for() {
+    let fake = Fake::usual().answering(|_| Ok(good()));
+    let spec = json!([{
+        "name": "x",
+        "pre": [exec("a"), {"exec": {"container": "side", "command": ["b", "c"], "timeout": "5s"}}],
+        "post": [exec("d")],
+    }]);
+    let plan = hooks(spec).plan(&pod()).unwrap();
+    let (report, tally) = (Report::default(), Tally::default());
+    let outcome = run_pre(&fake, &pod(), &plan, &report, &tally).await;
+    assert_eq!(outcome, PreOutcome { started: true, may_be_stored: true });
+    let exec = |container: &str, command: &[&str], seconds| Exec {
+        namespace: "shop".into(),
+        pod: "db".into(),
+        container: container.into(),
+        command: command.iter().map(ToString::to_string).collect(),
+        timeout: Duration::from_secs(seconds),
+    };
+    assert_eq!(fake.execs(), [exec("main", &["a"], 30), exec("side", &["b", "c"], 5)]);
+    run_post(&fake, &pod(), &plan, &report, &tally).await;
+    assert_eq!(fake.execs()[2..], [exec("main", &["d"], 30)]);
+    assert_eq!((report.errors(), tally.counts()), (0, (3, 0)));
+}
+
+#[tokio::test]
+async fn a_failed_pre_hook_that_means_fail_is_the_last_and_the_pod_is_dropped() {
+    let script: Script = |exec| Ok(if exec.command == ["b"] { bad() } else { good() });
+    for on_error in [Some("Fail"), None] {
+        let mut b = hook("b", "Fail");
+        b["exec"]["onError"] = on_error.into();
+        let spec =
+            json!({"name": "x", "pre": [exec("a"), b, exec("c")], "post": [exec("y"), exec("z")]});
+        let ran = run(spec, script).await;
+        assert_eq!(ran.outcome, PreOutcome { started: true, may_be_stored: false });
+        assert_eq!(ran.commands, ["a", "b", "y", "z"]);
+        assert_eq!(ran.tally.counts(), (4, 1));
+        let errors = errors(&ran.report);
+        assert_eq!(errors.len(), 1);
+        let begin = "pods/db: the pre-hook \"x\" of the backup in the container \"main\" failed: \
+                     exit code 1: ";
+        assert!(errors[0].starts_with(begin), "{errors:?}");
+        let end = "the table is locked; the pod is not backed up";
+        assert!(errors[0].ends_with(end), "{errors:?}");
+        assert!(errors[0].len() < 800, "the output is cut: {errors:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_failed_pre_hook_that_means_continue_is_told_and_the_rest_goes_on() {
+    let script: Script = |exec| Ok(if exec.command == ["a"] { bad() } else { good() });
+    let spec = json!({"name": "x", "pre": [hook("a", "Continue"), exec("b")], "post": [exec("z")]});
+    let ran = run(spec, script).await;
+    assert_eq!(ran.outcome, PreOutcome { started: true, may_be_stored: true });
+    assert_eq!(ran.commands, ["a", "b", "z"]);
+    assert_eq!(ran.tally.counts(), (3, 1));
+    let errors = errors(&ran.report);
+    assert!(errors[0].ends_with("; the pod is backed up all the same"), "{errors:?}");
+}
+
+#[tokio::test]
+async fn a_hook_that_does_not_end_in_time_has_been_started() {
+    let script: Script = |exec| match exec.command[0].as_str() {
+        "a" => Err(cluster::Error::ExecTimeout(exec.timeout)),
+        _ => Ok(good()),
+    };
+    let spec = json!({"name": "x", "pre": [exec("a"), exec("b")], "post": [exec("z")]});
+    let ran = run(spec, script).await;
+    assert_eq!(ran.outcome, PreOutcome { started: true, may_be_stored: false });
+    assert_eq!(ran.commands, ["a", "z"]);
+    assert!(errors(&ran.report)[0].contains("did not end within 30 s"), "{:?}", ran.report);
+}
+
+#[tokio::test]
+async fn a_pod_that_is_gone_has_nothing_started() {
+    let script: Script = |_| {
+        let (reason, message) = ("NotFound".into(), "pods \"db\" not found".into());
+        Err(cluster::Error::Refused { code: 404, reason, message })
+    };
+    for (on_error, may_be_stored) in [("Fail", false), ("Continue", true)] {
+        let ran = run(json!({"name": "x", "pre": [hook("a", on_error)]}), script).await;
+        assert_eq!(ran.outcome, PreOutcome { started: false, may_be_stored });
+        assert_eq!(errors(&ran.report).len(), 1);
+        assert_eq!(ran.tally.take_freeze(&pod().id()), None);
+    }
+}
+
+#[tokio::test]
+async fn an_api_server_that_breaks_off_may_have_started_the_hook() {
+    let script: Script = |_| Err(cluster::Error::Unreachable("connection reset".into()));
+    let ran = run(json!({"name": "x", "pre": [exec("a")]}), script).await;
+    assert_eq!(ran.outcome, PreOutcome { started: true, may_be_stored: false });
+}
+
+#[tokio::test]
+async fn post_hooks_run_all_whatever_becomes_of_them() {
+    let script: Script = |exec| match exec.command[0].as_str() {
+        "x" => Err(cluster::Error::ExecTimeout(exec.timeout)),
+        "y" => Ok(bad()),
+        _ => Ok(good()),
+    };
+    let post = json!([hook("x", "Fail"), hook("y", "Continue"), exec("z")]);
+    let ran = run(json!({"name": "x", "post": post}), script).await;
+    assert_eq!(ran.outcome, PreOutcome { started: false, may_be_stored: true });
+    assert_eq!(ran.commands, ["x", "y", "z"]);
+    assert_eq!(ran.tally.counts(), (3, 2));
+    assert_eq!(errors(&ran.report).len(), 2);
+}
+
+#[tokio::test]
+async fn the_freeze_lasts_from_the_first_pre_hook_to_the_end_of_the_last_post_hook() {
+    let script: Script = |_| Ok(good());
+    let pre = json!([exec("a"), exec("b")]);
+    let ran = run(json!({"name": "x", "pre": pre, "post": [exec("y"), exec("z")]}), script).await;
+    let second = |second| Timestamp::from_second(second).unwrap();
+    let freeze = Freeze { from: second(100), until: Some(second(103)) };
+    assert_eq!(freeze.milliseconds(), Some(3000));
+    assert_eq!(ran.tally.take_freeze(&pod().id()), Some(freeze));
+
+    let ran = run(json!({"name": "x", "pre": [exec("a")]}), script).await;
+    let freeze = Freeze { from: second(100), until: None };
+    assert_eq!(ran.tally.take_freeze(&pod().id()), Some(freeze));
+
+    let ran = run(json!({"name": "x", "post": [exec("z")]}), script).await;
+    assert_eq!(ran.tally.take_freeze(&pod().id()), None);
+}
+
+#[tokio::test]
+async fn commands_are_never_told() {
+    static COMMANDS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let script: Script = |exec| {
+        COMMANDS.lock().unwrap().push(exec.command[0].clone());
+        Ok(Executed { output: String::new(), failure: Some("exit code 2".into()) })
+    };
+    let spec = json!({"name": "x", "pre": [exec("-psecret")], "post": [exec("-psecret")]});
+    let ran = run(spec, script).await;
+    assert_eq!(*COMMANDS.lock().unwrap(), ["-psecret", "-psecret"]);
+    assert!(!format!("{:?}", ran.report).contains("secret"));
+}

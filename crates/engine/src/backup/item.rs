@@ -1,0 +1,413 @@
+//! One item: looked at, shown to the actions, stored.
+//!
+//! What an action adds is visited first, depth first, so that it is in the archive before the item
+//! that wants it. A failure is an error on the item, which is then not stored; nothing else stops.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use bowline_api::annotation;
+use bowline_plugin::{
+    BackupItemAction, BackupOutput, Class, Code, Item, OperationId, ResourceIdentifier,
+};
+use bowline_store::file::{BackupOperation, BackupOperationSpec, OperationPhase, OperationStatus};
+use futures::future::BoxFuture;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::timeout;
+
+use super::Context;
+use super::archive::{Archive, Entry};
+use super::filter::Verdict;
+use crate::item::Object;
+use crate::selection::Action;
+
+/// How long a chain of items may be of which each was added by the one before.
+const DEEPEST: usize = 64;
+/// How long an action may take to stop what it began.
+const CANCEL_LIMIT: Duration = Duration::from_secs(30);
+/// The pause before an item is shown again to a plugin that has died.
+const SECOND_TRY_PAUSE: Duration = Duration::from_millis(500);
+
+/// How an item came in.
+#[derive(Debug, Default)]
+pub(super) struct How {
+    /// Whether it is stored even where the filters leave it out.
+    pub(super) is_wanted: bool,
+    /// Its part of what may be in flight.
+    pub(super) budget: Option<OwnedSemaphorePermit>,
+    /// How many items have added one another up to this one.
+    pub(super) depth: usize,
+}
+
+/// Where stored items go, and what has come with them.
+pub(super) struct Sink<'a> {
+    way: Way<'a>,
+    /// The items of the same block that are still to be visited. They have been read, so the cluster
+    /// is not asked for them while an application is frozen.
+    members: Mutex<HashMap<ResourceIdentifier, Object>>,
+}
+
+enum Way<'a> {
+    /// Into the archive at once.
+    Archive(&'a Archive),
+    /// Aside, until the post-hooks have run: an application must not wait for an upload.
+    Aside(Mutex<Vec<Entry>>),
+}
+
+impl<'a> Sink<'a> {
+    /// Into the archive at once.
+    pub(super) fn archive(archive: &'a Archive) -> Self {
+        Self { way: Way::Archive(archive), members: Mutex::default() }
+    }
+
+    /// Aside, until somebody asks for it.
+    pub(super) fn aside() -> Self {
+        Self { way: Way::Aside(Mutex::default()), members: Mutex::default() }
+    }
+
+    /// The same, for the items of a block.
+    #[must_use]
+    pub(super) fn of_block(self, block: Vec<Object>) -> Self {
+        let members = block.into_iter().map(|object| (object.id(), object)).collect();
+        Self { members: Mutex::new(members), ..self }
+    }
+
+    /// An item of the block, if it has not been taken yet.
+    pub(super) fn take_member(&self, id: &ResourceIdentifier) -> Option<Object> {
+        self.members.lock().unwrap_or_else(PoisonError::into_inner).remove(id)
+    }
+
+    /// What was put aside.
+    pub(super) fn into_entries(self) -> Vec<Entry> {
+        match self.way {
+            Way::Archive(_) => Vec::new(),
+            Way::Aside(entries) => entries.into_inner().unwrap_or_else(PoisonError::into_inner),
+        }
+    }
+}
+
+/// What became of an item among the actions.
+enum Acted {
+    Store(Object),
+    Drop,
+    Failed,
+}
+
+/// Backs up an item and what its actions add to it.
+pub(super) fn visit<'a>(
+    context: &'a Context,
+    object: Object,
+    how: How,
+    sink: &'a Sink<'a>,
+) -> BoxFuture<'a, ()> {
+    Box::pin(async move {
+        let id = object.id();
+        if let Some(reason) = why_not(context, &object, how.is_wanted) {
+            tracing::debug!(item = %id, "left out: {reason}");
+            return;
+        }
+        if context.has_stopped() || !context.seen.claim(&id) {
+            return;
+        }
+        context.progress.found();
+        if object.resource.is_namespaced {
+            context.namespaces.touch(&object.namespace);
+        }
+        note_volumes(context, &object);
+        match act(context, object, &id, &how, sink).await {
+            Acted::Store(object) => store(context, &object, how.budget, sink).await,
+            Acted::Drop => context.seen.release(&id),
+            Acted::Failed => {}
+        }
+        context.progress.done();
+    })
+}
+
+/// Why an item is not backed up, if it is not.
+fn why_not(context: &Context, object: &Object, is_wanted: bool) -> Option<String> {
+    if object.is_being_deleted {
+        return Some("it is being deleted".to_owned());
+    }
+    if is_wanted {
+        return None;
+    }
+    let Object { resource, namespace, name, labels, .. } = object;
+    match context.filter.item(resource, namespace, name, labels) {
+        Verdict::Include => None,
+        Verdict::Skip(reason) => Some(reason.to_string()),
+    }
+}
+
+fn note_volumes(context: &Context, object: &Object) {
+    if !object.resource.id.group.is_empty() {
+        return;
+    }
+    match object.resource.id.resource.as_str() {
+        "pods" => context.volumes.note_pod(object),
+        "persistentvolumeclaims" => context.volumes.note_claim(object),
+        "persistentvolumes" => context.volumes.note_volume(object),
+        _ => {}
+    }
+}
+
+async fn store(
+    context: &Context,
+    object: &Object,
+    budget: Option<OwnedSemaphorePermit>,
+    sink: &Sink<'_>,
+) {
+    context.inventory.add(object);
+    let entry = Entry::new(object, budget);
+    match &sink.way {
+        Way::Archive(archive) => {
+            if archive.append(entry).await.is_err() {
+                context.stop();
+            }
+        }
+        Way::Aside(entries) => {
+            entries.lock().unwrap_or_else(PoisonError::into_inner).push(entry);
+        }
+    }
+}
+
+/// Shows an item to the actions that select it, in order.
+async fn act(
+    context: &Context,
+    mut object: Object,
+    id: &ResourceIdentifier,
+    how: &How,
+    sink: &Sink<'_>,
+) -> Acted {
+    for (place, action) in context.backup_item_actions.iter().enumerate() {
+        if !action.selects(&object) {
+            continue;
+        }
+        let mut executed = action.plugin.execute(&object.item, &context.request.backup).await;
+        if place >= context.built_in_item_actions {
+            executed = match executed {
+                Err(error) if is_bystander(&error) => {
+                    execute_again(context, action, &object, id, error).await
+                }
+                executed => executed,
+            };
+        }
+        let BackupOutput { item, additional_items, operation, post_operation_items } =
+            match executed {
+                Ok(output) => output,
+                Err(error) => {
+                    context.report.error(id, format!("the action {} failed: {error}", action.name));
+                    return Acted::Failed;
+                }
+            };
+        let mut wants_additional = false;
+        // Most actions return what they were given.
+        if item.json() != object.item.json() {
+            let marks = match take_marks(item) {
+                Ok(marks) => marks,
+                Err(error) => {
+                    let text = format!("the action {} returned no object: {error}", action.name);
+                    context.report.error(id, text);
+                    return Acted::Failed;
+                }
+            };
+            if marks.is_skipped {
+                tracing::info!(item = %id, "left out by the action {}", action.name);
+                return Acted::Drop;
+            }
+            wants_additional = marks.wants_additional;
+            object = match Object::new(&object.resource, marks.item) {
+                Ok(object) => object,
+                Err(error) => {
+                    let text = format!("the action {} broke the object: {error}", action.name);
+                    context.report.error(id, text);
+                    return Acted::Failed;
+                }
+            };
+        }
+        if let Some(operation) = operation {
+            stop_operation(context, action, id, &operation, post_operation_items).await;
+        }
+        for additional in additional_items {
+            visit_additional(context, id, &additional, wants_additional, how.depth, sink).await;
+        }
+    }
+    Acted::Store(object)
+}
+
+/// Whether a plugin may have died of another item while it had this one. One that is still at it is
+/// not meant: it would only have to do the same twice.
+fn is_bystander(error: &bowline_plugin::Error) -> bool {
+    error.class() == Class::Transient && error.code() != Code::DeadlineExceeded
+}
+
+/// Shows an item to the action of a plugin that has died, for the second and last time. One item at a
+/// time, so that whichever kills the plugin kills it alone.
+async fn execute_again(
+    context: &Context,
+    action: &Action<dyn BackupItemAction>,
+    object: &Object,
+    id: &ResourceIdentifier,
+    error: bowline_plugin::Error,
+) -> bowline_plugin::Result<BackupOutput> {
+    tokio::time::sleep(SECOND_TRY_PAUSE).await;
+    let _turn = context.second_try.lock().await;
+    if context.has_stopped() {
+        return Err(error);
+    }
+    tracing::info!(item = %id, "the action {} is asked again: {error}", action.name);
+    let executed = action.plugin.execute(&object.item, &context.request.backup).await;
+    if !error.is_undelivered() {
+        let text = format!(
+            "the plugin of the action {} went away while it had {id} and was given it again: what \
+             it does, such as an operation that it began, may have been done twice",
+            action.name
+        );
+        context.report.warning(id, text);
+    }
+    executed
+}
+
+/// Backs up an item that an action added.
+async fn visit_additional(
+    context: &Context,
+    parent: &ResourceIdentifier,
+    id: &ResourceIdentifier,
+    is_wanted: bool,
+    depth: usize,
+    sink: &Sink<'_>,
+) {
+    let Some((resource, id)) = context.resolve(id) else {
+        let text = format!("an action added {id}, which the cluster has no such kind for");
+        context.report.error(parent, text);
+        return;
+    };
+    let id = &id;
+    if context.seen.contains(id) {
+        return;
+    }
+    if depth >= DEEPEST {
+        let text = format!("{id} is not backed up: {DEEPEST} items have added one another");
+        context.report.error(parent, text);
+        return;
+    }
+    let found = match sink.take_member(id) {
+        Some(member) => Ok(Some(member)),
+        None => context.cluster.get(&resource, &id.namespace, &id.name).await,
+    };
+    match found {
+        Ok(Some(object)) => {
+            let how = How { is_wanted, budget: None, depth: depth + 1 };
+            visit(context, object, how, sink).await;
+        }
+        Ok(None) => {
+            context.report.warning(parent, format!("an action added {id}, which does not exist"));
+        }
+        Err(error) => context.report.error(id, format!("it cannot be read: {error}")),
+    }
+}
+
+/// An item as an action returned it, without the marks by which actions speak to us.
+struct Marks {
+    item: Item,
+    is_skipped: bool,
+    wants_additional: bool,
+}
+
+fn take_marks(item: Item) -> Result<Marks, bowline_plugin::InvalidItem> {
+    #[derive(Deserialize)]
+    struct Envelope {
+        #[serde(default)]
+        metadata: Metadata,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Metadata {
+        annotations: Option<BTreeMap<String, String>>,
+    }
+    let annotations = item.parse::<Envelope>()?.metadata.annotations.unwrap_or_default();
+    // Velero asks for the value of the one and only for the presence of the other.
+    let is_skipped = annotations.contains_key(annotation::SKIP_FROM_BACKUP);
+    let wants = annotations.get(annotation::MUST_INCLUDE_ON_BACKUP);
+    let wants_additional = wants.is_some_and(|value| value == "true");
+    let item = if wants.is_some() {
+        let mut object: Value = item.parse()?;
+        if let Some(annotations) = object["metadata"]["annotations"].as_object_mut() {
+            annotations.remove(annotation::MUST_INCLUDE_ON_BACKUP);
+        }
+        Item::from_object(&object)?
+    } else {
+        item
+    };
+    Ok(Marks { item, is_skipped, wants_additional })
+}
+
+/// Stops work that an action began behind the backup. Nobody would wait for it, and a backup must
+/// not be called complete while it goes on: so it is an error, which says so.
+async fn stop_operation(
+    context: &Context,
+    action: &Action<dyn BackupItemAction>,
+    id: &ResourceIdentifier,
+    operation: &OperationId,
+    post_operation_items: Vec<ResourceIdentifier>,
+) {
+    let asked = action.plugin.cancel(operation, &context.request.backup);
+    let stopped = match timeout(CANCEL_LIMIT, asked).await {
+        Ok(Ok(())) => "it was told to stop".to_owned(),
+        Ok(Err(error)) => format!("it could not be stopped: {error}"),
+        Err(_) => format!("it did not stop within {} s", CANCEL_LIMIT.as_secs()),
+    };
+    let text = format!(
+        "the action {} began the operation {operation}, which this version does not wait for; \
+         {stopped}",
+        action.name
+    );
+    context.report.error(id, text.clone());
+    let record = BackupOperation {
+        spec: BackupOperationSpec {
+            backup_name: context.request.name.to_string(),
+            backup_uid: context.request.uid.to_string(),
+            backup_item_action: action.name.to_string(),
+            resource_identifier: id.clone().into(),
+            operation_id: operation.to_string(),
+            post_operation_items: post_operation_items.into_iter().map(Into::into).collect(),
+            ..BackupOperationSpec::default()
+        },
+        status: OperationStatus {
+            phase: Some(OperationPhase::Failed),
+            error: text,
+            created: Some(Time(context.started)),
+            ..OperationStatus::default()
+        },
+        ..BackupOperation::default()
+    };
+    context.operations.lock().unwrap_or_else(PoisonError::into_inner).push(record);
+}
+
+/// The namespaces that something was found in.
+#[derive(Debug, Default)]
+pub(super) struct Namespaces {
+    touched: Mutex<BTreeSet<String>>,
+}
+
+impl Namespaces {
+    fn touch(&self, namespace: &str) {
+        let mut touched = self.touched.lock().unwrap_or_else(PoisonError::into_inner);
+        if !touched.contains(namespace) {
+            touched.insert(namespace.to_owned());
+        }
+    }
+
+    /// All of them.
+    pub(super) fn touched(&self) -> BTreeSet<String> {
+        self.touched.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether something was found in a namespace.
+    pub(super) fn has(&self, namespace: &str) -> bool {
+        self.touched.lock().unwrap_or_else(PoisonError::into_inner).contains(namespace)
+    }
+}

@@ -1,0 +1,305 @@
+//! From a Backup resource to a [`Request`] that cannot be wrong.
+//!
+//! Pure: what the server looked up enters as [`Facts`], what it is configured with as [`Defaults`].
+//! Out comes the Backup with every default filled in, and either the request or all that is wrong
+//! with it at once. Rules and words are those of Velero's `prepareBackupRequest`, so that scripts
+//! which look for the words find them.
+
+mod facts;
+mod lists;
+mod location;
+mod order;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use bowline_api::backup::BackupHooks;
+use bowline_api::{Backup, BackupSpec, BackupStatus, Duration, annotation};
+use bowline_plugin::Encoded;
+use bowline_store::name::{BackupName, RunUid};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::archive::FORMAT_VERSION;
+use super::filter::{self, Kinds, namespaces};
+use super::hook::Hooks;
+use super::policy::Policies;
+use crate::resource::Resources;
+use crate::selector::Selector;
+pub use facts::{ClusterVersion, Defaults, Facts, Lookup};
+pub use location::storage_location_name;
+
+/// Major version of the format of a backup.
+const VERSION: i64 = 1;
+
+/// A Backup that was looked at.
+#[derive(Debug)]
+pub struct Prepared {
+    /// The Backup with its defaults filled in, to be written back: spec, labels, annotations, and
+    /// of the status what is known before the run. Its phase is not touched.
+    pub backup: Backup,
+    /// What to do, or all that is wrong with it.
+    pub outcome: Result<Request, Vec<String>>,
+}
+
+/// What to back up, and how. Everything in it has been checked.
+#[derive(Debug)]
+pub struct Request {
+    /// The name of the backup.
+    pub name: BackupName,
+    /// What tells it from another of that name.
+    pub uid: RunUid,
+    /// The namespace of the Backup.
+    pub namespace: String,
+    /// The Backup, as plugins see it.
+    pub backup: Encoded<Backup>,
+    /// Which kinds and namespaces.
+    pub filter: filter::Spec,
+    /// Which labels. One of several is enough; none selects everything.
+    pub selectors: Vec<Selector>,
+    /// What comes first: names, as `namespace/name` or `name`, by the plural of a resource.
+    pub ordered: BTreeMap<String, Vec<String>>,
+    /// Commands to run in pods.
+    pub hooks: BackupHooks,
+    /// What to do with which volume.
+    pub policies: Option<Policies>,
+    /// Whether volumes are snapshotted unless something else is said.
+    pub snapshot_volumes: bool,
+    /// Whether volumes of pods are copied file by file unless something else is said.
+    pub default_volumes_to_fs_backup: bool,
+    /// The VolumeSnapshotLocations, one for each provider.
+    pub snapshot_locations: Vec<String>,
+    /// The label whose value groups volumes that must be snapshotted together.
+    pub volume_group_label_key: String,
+    /// What is already known to be missing, to be reported when the run starts.
+    pub errors: Vec<String>,
+    /// What a user should know, to be reported when the run starts.
+    pub warnings: Vec<String>,
+}
+
+/// Fills in the defaults of a Backup and checks it.
+pub fn prepare(backup: &Backup, facts: &Facts, defaults: &Defaults, now: Timestamp) -> Prepared {
+    let mut backup = backup.clone();
+    let mut errors = Vec::new();
+
+    fill_in_defaults(&mut backup.spec, defaults);
+    let expiration = expiration(&backup.spec, now);
+    check_durations(&backup.spec, defaults, &mut errors);
+    location::choose_storage(&mut backup, facts, defaults, &mut errors);
+    let snapshot_locations =
+        location::choose_snapshots(&mut backup.spec, facts, defaults, &mut errors);
+    annotate(&mut backup, defaults);
+
+    let spec = &mut backup.spec;
+    let live = facts.namespaces.as_deref().unwrap_or_else(|error| {
+        errors.push(format!("error getting namespace list: {error}"));
+        &[]
+    });
+    exclude_labelled(spec, live);
+    let kinds = lists::kinds(spec, &mut errors);
+    let (included, excluded) = lists::namespaces(spec, &mut errors);
+    let selectors = selectors(spec, &mut errors);
+    let policies = policies(&backup, facts, &mut errors);
+    let kinds = with_policy(kinds, policies.as_ref(), &mut errors);
+    let spec = &backup.spec;
+    let ordered = order::read(&spec.ordered_resources, &mut errors);
+    check_hooks(&spec.hooks, &mut errors);
+    check_data_mover(spec, &mut errors);
+    let identity = identity(&backup, &mut errors);
+
+    let status = backup.status.get_or_insert_default();
+    fill_in_status(status, expiration, &errors);
+    let outcome = match identity {
+        Some((name, uid)) if errors.is_empty() => {
+            let expanded = namespaces::expand(&included, &excluded, live);
+            let mut warnings = expanded.warnings;
+            warnings.extend(policies.iter().flat_map(|policies| policies.warnings().to_vec()));
+            let spec = &backup.spec;
+            Ok(Request {
+                name,
+                uid,
+                namespace: backup.metadata.namespace.clone().unwrap_or_default(),
+                filter: filter::Spec {
+                    namespaces: expanded.scope,
+                    excluded_namespaces: expanded.excluded,
+                    kinds,
+                },
+                selectors,
+                ordered,
+                hooks: spec.hooks.clone(),
+                policies,
+                snapshot_volumes: spec.snapshot_volumes != Some(false),
+                default_volumes_to_fs_backup: spec.default_volumes_to_fs_backup == Some(true),
+                snapshot_locations,
+                volume_group_label_key: spec.volume_group_snapshot_label_key.clone(),
+                errors: expanded.errors,
+                warnings,
+                backup: Encoded::new(backup.clone()),
+            })
+        }
+        _ => Err(errors),
+    };
+    Prepared { backup, outcome }
+}
+
+fn fill_in_defaults(spec: &mut BackupSpec, defaults: &Defaults) {
+    let or = |duration: &mut Duration, default: Duration| {
+        if duration.is_zero() {
+            *duration = default;
+        }
+    };
+    or(&mut spec.ttl, defaults.ttl);
+    or(&mut spec.csi_snapshot_timeout, defaults.csi_snapshot_timeout);
+    or(&mut spec.item_operation_timeout, defaults.item_operation_timeout);
+    if spec.volume_group_snapshot_label_key.is_empty() {
+        spec.volume_group_snapshot_label_key.clone_from(&defaults.volume_group_label_key);
+    }
+    // The old name of the field. Unless it says yes it says nothing.
+    if spec.default_volumes_to_restic == Some(true) {
+        spec.default_volumes_to_fs_backup = Some(true);
+    }
+    spec.default_volumes_to_fs_backup.get_or_insert(defaults.volumes_to_fs_backup);
+    spec.snapshot_move_data.get_or_insert(defaults.snapshot_move_data);
+    if spec.included_namespaces.is_empty() {
+        spec.included_namespaces.push("*".to_owned());
+    }
+}
+
+fn expiration(spec: &BackupSpec, now: Timestamp) -> Timestamp {
+    let ttl = jiff::SignedDuration::from_nanos(spec.ttl.nanoseconds());
+    now.saturating_add(ttl).unwrap_or(Timestamp::MAX)
+}
+
+fn check_durations(spec: &BackupSpec, defaults: &Defaults, errors: &mut Vec<String>) {
+    for (name, duration) in [
+        ("ttl", spec.ttl),
+        ("itemOperationTimeout", spec.item_operation_timeout),
+        ("csiSnapshotTimeout", spec.csi_snapshot_timeout),
+        ("resource timeout of the server", defaults.resource_timeout),
+    ] {
+        if duration.to_std().is_none() {
+            errors.push(format!("invalid {name} {duration}: it must not be negative"));
+        }
+    }
+}
+
+/// Finds what is wrong with hooks whatever the cluster serves. They are compiled for good when that
+/// is known.
+fn check_hooks(hooks: &BackupHooks, errors: &mut Vec<String>) {
+    if let Err(wrong) = Hooks::new(hooks, &Resources::default()) {
+        errors.extend(wrong.into_iter().map(|what| format!("invalid hooks: {what}")));
+    }
+}
+
+/// Says where the backup is from, for those who restore it elsewhere.
+fn annotate(backup: &mut Backup, defaults: &Defaults) {
+    let ClusterVersion { git_version, major, minor } = &defaults.cluster_version;
+    let annotations = backup.metadata.annotations.get_or_insert_default();
+    for (key, value) in [
+        (annotation::SOURCE_CLUSTER_GIT_VERSION, git_version.clone()),
+        (annotation::SOURCE_CLUSTER_MAJOR_VERSION, major.clone()),
+        (annotation::SOURCE_CLUSTER_MINOR_VERSION, minor.clone()),
+        (annotation::RESOURCE_TIMEOUT, defaults.resource_timeout.to_string()),
+    ] {
+        annotations.insert(key.to_owned(), value);
+    }
+}
+
+/// Writes the namespaces that exclude themselves into the spec, where users can see them.
+fn exclude_labelled(spec: &mut BackupSpec, live: &[namespaces::Namespace]) {
+    for name in namespaces::excluded_by_label(live) {
+        if !spec.excluded_namespaces.iter().any(|excluded| excluded == name) {
+            spec.excluded_namespaces.push(name.to_owned());
+        }
+    }
+}
+
+fn selectors(spec: &BackupSpec, errors: &mut Vec<String>) -> Vec<Selector> {
+    if spec.label_selector.is_some() && !spec.or_label_selectors.is_empty() {
+        errors.push(
+            "encountered labelSelector as well as orLabelSelectors in backup spec, only one can \
+             be specified"
+                .to_owned(),
+        );
+    }
+    let mut compiled = Vec::new();
+    let all = spec.label_selector.iter().map(|selector| ("labelSelector", selector));
+    let or = spec.or_label_selectors.iter().map(|selector| ("orLabelSelectors", selector));
+    for (field, selector) in all.chain(or) {
+        match Selector::new(selector) {
+            Ok(selector) => compiled.push(selector),
+            Err(error) => errors.push(format!("invalid {field}: {error}")),
+        }
+    }
+    compiled
+}
+
+fn policies(backup: &Backup, facts: &Facts, errors: &mut Vec<String>) -> Option<Policies> {
+    let reference = backup.spec.resource_policy.as_ref()?;
+    let namespace = backup.metadata.namespace.as_deref().unwrap_or_default();
+    let name = format!("{namespace}/{}", reference.name);
+    let why = if reference.kind.eq_ignore_ascii_case("configmap") {
+        let unread = |error: &dyn std::fmt::Display| {
+            format!("fail to get ResourcePolicies {name} ConfigMap: {error}")
+        };
+        match &facts.policy {
+            Lookup::Found(data) => match Policies::parse(data) {
+                Ok(policies) => return Some(policies),
+                Err(error) if error.was_read() => {
+                    format!("fail to validate ResourcePolicies in ConfigMap {name}: {error}")
+                }
+                Err(error) => {
+                    format!("fail to read the ResourcePolicies from ConfigMap {name}: {error}")
+                }
+            },
+            Lookup::Missing => unread(&format_args!("configmaps {:?} not found", reference.name)),
+            Lookup::Failed(error) => unread(error),
+        }
+    } else {
+        format!("invalid ResourcePolicy kind {:?}, only \"configmap\" is supported", reference.kind)
+    };
+    errors.push(format!("invalid resource policies: {why}"));
+    None
+}
+
+fn with_policy(kinds: Kinds, policies: Option<&Policies>, errors: &mut Vec<String>) -> Kinds {
+    match (kinds, policies.and_then(Policies::kinds)) {
+        (Kinds::New { spec, .. }, Some(lists)) => Kinds::New { spec, policy: lists.clone() },
+        (kinds @ Kinds::Old { .. }, Some(_)) => {
+            errors.push(
+                "include-resources, exclude-resources and include-cluster-resources are old \
+                 filter parameters.\nThey cannot be used with include-exclude policies."
+                    .to_owned(),
+            );
+            kinds
+        }
+        (kinds, None) => kinds,
+    }
+}
+
+/// A backup whose data stays behind is none, so it does not even begin.
+fn check_data_mover(spec: &BackupSpec, errors: &mut Vec<String>) {
+    if spec.snapshot_move_data == Some(true) {
+        errors.push(
+            "snapshotMoveData is not supported: this version has no data mover, and the data \
+             would stay in snapshots. Set snapshotMoveData to false to keep it there"
+                .to_owned(),
+        );
+    }
+}
+
+fn identity(backup: &Backup, errors: &mut Vec<String>) -> Option<(BackupName, RunUid)> {
+    let name = BackupName::new(backup.metadata.name.clone().unwrap_or_default());
+    let uid = RunUid::new(backup.metadata.uid.clone().unwrap_or_default());
+    let name = name.map_err(|error| errors.push(format!("invalid backup name: {error}")));
+    let uid = uid.map_err(|error| errors.push(format!("invalid backup uid: {error}")));
+    Some((name.ok()?, uid.ok()?))
+}
+
+fn fill_in_status(status: &mut BackupStatus, expiration: Timestamp, errors: &[String]) {
+    status.version = VERSION;
+    FORMAT_VERSION.clone_into(&mut status.format_version);
+    status.expiration = Some(Time(expiration));
+    status.validation_errors = errors.to_vec();
+}

@@ -1,0 +1,166 @@
+//! The lists of a spec, checked as Velero checks them.
+
+use std::collections::BTreeSet;
+
+use bowline_api::BackupSpec;
+
+use crate::backup::filter::{Kinds, Lists, ScopedLists};
+use crate::glob::{Glob, check_namespace};
+
+/// What Kubernetes allows for the name of a namespace.
+const LONGEST_NAMESPACE: usize = 63;
+
+/// Reads which kinds are asked for, in the way that the spec uses.
+pub(super) fn kinds(spec: &BackupSpec, errors: &mut Vec<String>) -> Kinds {
+    let new = [
+        &spec.included_cluster_scoped_resources,
+        &spec.excluded_cluster_scoped_resources,
+        &spec.included_namespace_scoped_resources,
+        &spec.excluded_namespace_scoped_resources,
+    ];
+    let is_old = spec.include_cluster_resources.is_some()
+        || !spec.included_resources.is_empty()
+        || !spec.excluded_resources.is_empty();
+    if is_old && new.iter().any(|list| !list.is_empty()) {
+        errors.push(
+            "include-resources, exclude-resources and include-cluster-resources are old filter \
+             parameters.\ninclude-cluster-scoped-resources, exclude-cluster-scoped-resources, \
+             include-namespace-scoped-resources and exclude-namespace-scoped-resources are new \
+             filter parameters.\nThey cannot be used together"
+                .to_owned(),
+        );
+    }
+    if is_old {
+        let wrong = contradictions(&spec.included_resources, &spec.excluded_resources);
+        let lists = lists(
+            "Invalid included/excluded resource lists",
+            (&spec.included_resources, &spec.excluded_resources),
+            wrong,
+            errors,
+        );
+        return Kinds::Old { lists, cluster_resources: spec.include_cluster_resources };
+    }
+    let mut scoped = |scope: &str, included: &[String], excluded: &[String]| {
+        let prefix = format!("Invalid {scope} included/excluded resource lists");
+        let wrong = scoped_contradictions(included, excluded);
+        lists(&prefix, (included, excluded), wrong, errors)
+    };
+    let [included_cluster, excluded_cluster, included_namespaced, excluded_namespaced] = new;
+    let spec = ScopedLists {
+        cluster: scoped("cluster-scoped", included_cluster, excluded_cluster),
+        namespaced: scoped("namespace-scoped", included_namespaced, excluded_namespaced),
+    };
+    Kinds::New { spec, policy: ScopedLists::default() }
+}
+
+/// Reads which namespaces are asked for and which are not.
+pub(super) fn namespaces(spec: &BackupSpec, errors: &mut Vec<String>) -> (Vec<Glob>, Vec<Glob>) {
+    let (included, excluded) = (&spec.included_namespaces, &spec.excluded_namespaces);
+    let mut wrong = contradictions(included, excluded);
+    for list in [included, excluded] {
+        wrong.extend(sorted(list).into_iter().flat_map(wrong_with_namespace));
+    }
+    let prefix = "Invalid included/excluded namespace lists";
+    let Lists { included, excluded } = lists(prefix, (included, excluded), wrong, errors);
+    (included, excluded)
+}
+
+/// Compiles a pair of lists, unless something is wrong with them.
+fn lists(
+    prefix: &str,
+    (included, excluded): (&[String], &[String]),
+    mut wrong: Vec<String>,
+    errors: &mut Vec<String>,
+) -> Lists {
+    let mut compile = |list: &[String]| {
+        let mut globs = Vec::new();
+        for pattern in list {
+            match Glob::new(pattern) {
+                Ok(glob) => globs.push(glob),
+                Err(error) => wrong.push(error.to_string()),
+            }
+        }
+        globs
+    };
+    let lists = Lists { included: compile(included), excluded: compile(excluded) };
+    errors.extend(wrong.into_iter().map(|wrong| format!("{prefix}: {wrong}")));
+    lists
+}
+
+const STAR_AMONG_INCLUDES: &str =
+    "includes list must either contain '*' only, or a non-empty list of items";
+
+fn contradictions(included: &[String], excluded: &[String]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    if has_star_among_others(included) {
+        wrong.push(STAR_AMONG_INCLUDES.to_owned());
+    }
+    if has_star(excluded) {
+        wrong.push("excludes list cannot contain '*'".to_owned());
+    }
+    wrong.extend(in_both(included, excluded));
+    wrong
+}
+
+/// Of kinds of one scope all may be left out.
+fn scoped_contradictions(included: &[String], excluded: &[String]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    if has_star_among_others(included) {
+        wrong.push(STAR_AMONG_INCLUDES.to_owned());
+    }
+    if has_star_among_others(excluded) {
+        wrong.push(
+            "excludes list must either contain '*' only, or a non-empty list of items".to_owned(),
+        );
+    }
+    if !included.is_empty() && has_star(excluded) {
+        wrong.push("when exclude is '*', include cannot have value".to_owned());
+    }
+    wrong.extend(in_both(included, excluded));
+    wrong
+}
+
+fn has_star(list: &[String]) -> bool {
+    list.iter().any(|item| item == "*")
+}
+
+fn has_star_among_others(list: &[String]) -> bool {
+    has_star(list) && list.iter().any(|item| item != "*")
+}
+
+fn in_both(included: &[String], excluded: &[String]) -> Vec<String> {
+    let words = "excludes list cannot contain an item in the includes list";
+    let both = sorted(excluded).into_iter().filter(|item| included.iter().any(|own| own == item));
+    both.map(|item| format!("{words}: {item}")).collect()
+}
+
+fn sorted(list: &[String]) -> BTreeSet<&str> {
+    list.iter().map(String::as_str).collect()
+}
+
+/// What keeps a text from being a namespace, or a pattern of namespaces.
+fn wrong_with_namespace(name: &str) -> Vec<String> {
+    // An empty name is one that Velero lets pass: it stands for no namespace.
+    if name.is_empty() {
+        return Vec::new();
+    }
+    if let Err(error) = check_namespace(name) {
+        return vec![error.to_string()];
+    }
+    let mut wrong = Vec::new();
+    // What stands for characters is as good as one.
+    let plain = name.replace(['*', '?', '[', ']'], "x");
+    let is_inside = |b: u8| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-');
+    if !plain.bytes().all(is_inside) || plain.starts_with('-') || plain.ends_with('-') {
+        wrong.push(format!(
+            "invalid namespace {name:?}: a lowercase RFC 1123 label must consist of lower case \
+             alphanumeric characters or '-', and must start and end with an alphanumeric character"
+        ));
+    }
+    if plain.len() > LONGEST_NAMESPACE {
+        wrong.push(format!(
+            "invalid namespace {name:?}: must be no more than {LONGEST_NAMESPACE} characters"
+        ));
+    }
+    wrong
+}

@@ -1,0 +1,46 @@
+//! Which objects come first.
+
+use std::collections::BTreeMap;
+
+/// Reads `orderedResources`: by the plural of a resource, names separated by commas.
+pub(super) fn read(
+    ordered: &BTreeMap<String, String>,
+    errors: &mut Vec<String>,
+) -> BTreeMap<String, Vec<String>> {
+    let mut all = BTreeMap::new();
+    for (resource, names) in ordered {
+        let names = names.trim();
+        if names.is_empty() {
+            continue;
+        }
+        let wrong = |why: &str| format!("invalid OrderedResources '{resource}={names}': {why}");
+        if !is_plural(resource) {
+            errors.push(wrong("the key must be the plural of a resource, without its group"));
+            continue;
+        }
+        let names: Vec<_> = names.split(',').map(str::trim).collect();
+        if names.iter().any(|name| !is_name(name)) {
+            errors.push(wrong(
+                "expected names separated by commas, each as namespace/name, or name for what \
+                 lives in no namespace",
+            ));
+            continue;
+        }
+        all.insert(resource.clone(), names.into_iter().map(str::to_owned).collect());
+    }
+    all
+}
+
+fn is_plural(resource: &str) -> bool {
+    !resource.is_empty() && resource.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-'))
+}
+
+/// Whether it can be the name of an object, with its namespace or without. Names of some kinds,
+/// such as ClusterRoles, may have almost anything in them.
+fn is_name(name: &str) -> bool {
+    let is_part = |part: &str| !part.is_empty() && !part.contains(char::is_whitespace);
+    match name.split_once('/') {
+        None => is_part(name),
+        Some((namespace, name)) => is_part(namespace) && is_part(name) && !name.contains('/'),
+    }
+}

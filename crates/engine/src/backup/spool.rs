@@ -1,0 +1,66 @@
+//! Items that wait until what belongs to them is known, on disk instead of in memory.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bowline_plugin::Item;
+
+/// A file without a name: it is gone with its last user, however that ends.
+#[derive(Clone, Debug)]
+pub(super) struct Spool {
+    file: Arc<File>,
+    end: Arc<AtomicU64>,
+}
+
+/// Where an item lies in the spool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    offset: u64,
+    length: usize,
+}
+
+impl Spool {
+    /// A spool in a folder for temporary files.
+    pub(super) fn create(scratch: &Path) -> io::Result<Self> {
+        let file = Arc::new(tempfile::tempfile_in(scratch)?);
+        Ok(Self { file, end: Arc::default() })
+    }
+
+    /// Puts an item away.
+    pub(super) fn put(&self, item: &Item) -> io::Result<Place> {
+        let length = item.json().len();
+        let offset = self.end.fetch_add(length as u64, Ordering::Relaxed);
+        self.file.write_all_at(item.json(), offset)?;
+        Ok(Place { offset, length })
+    }
+
+    /// Gets an item back.
+    pub(super) fn get(&self, place: Place) -> io::Result<Item> {
+        let mut json = vec![0; place.length];
+        self.file.read_exact_at(&mut json, place.offset)?;
+        Item::from_json(json).map_err(io::Error::other)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn items_come_back_as_they_were() {
+        let folder = tempfile::tempdir().unwrap();
+        let spool = Spool::create(folder.path()).unwrap();
+        let items = ["a", "b"].map(|kind| {
+            Item::from_json(format!(r#"{{"kind":"{kind}","pad":"{}"}}"#, kind.repeat(9))).unwrap()
+        });
+        let places = items.each_ref().map(|item| spool.put(item).unwrap());
+        for (item, place) in items.iter().zip(places).rev() {
+            assert_eq!(spool.get(place).unwrap(), *item);
+        }
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+}

@@ -1,0 +1,79 @@
+//! Brings the archive into the bucket while it is written.
+//!
+//! Stores that send again by themselves what did not arrive get the stream. Plugins cannot: for them
+//! the archive is put on disk first, and sent again as a whole.
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use bowline_plugin::{ByteStream, one_line};
+use bowline_store::{BackupName, BackupStore, Error};
+use bytes::{Bytes, BytesMut};
+use futures::{StreamExt as _, stream};
+use tokio::fs::File;
+use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _, AsyncWriteExt as _};
+
+/// How often a plugin is given the archive.
+const TRIES: u32 = 3;
+/// The pause before the second try; it doubles.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// How much is read from disk at a time.
+const PIECE: usize = 256 << 10;
+
+/// Why the archive is not in the bucket.
+#[derive(Debug, thiserror::Error)]
+pub enum UploadError {
+    /// The bucket did not take it.
+    #[error(transparent)]
+    Store(#[from] Error),
+    /// It could not be kept on disk meanwhile.
+    #[error("the archive cannot be kept in the scratch folder")]
+    Scratch(#[source] io::Error),
+}
+
+/// Uploads an archive that is being written.
+pub(super) async fn contents(
+    store: &BackupStore,
+    backup: &BackupName,
+    archive: ByteStream,
+    scratch: &Path,
+) -> Result<(), UploadError> {
+    if store.sends_again() {
+        return Ok(store.put_contents(backup, archive).await?);
+    }
+    let file = keep(archive, scratch).await.map_err(UploadError::Scratch)?;
+    let mut pause = FIRST_PAUSE;
+    for _ in 1..TRIES {
+        let stream = read(&file).await.map_err(UploadError::Scratch)?;
+        match store.put_contents(backup, stream).await {
+            Ok(()) => return Ok(()),
+            Err(error) => tracing::warn!("the archive is sent again: {}", one_line(&error)),
+        }
+        tokio::time::sleep(pause).await;
+        pause *= 2;
+    }
+    let stream = read(&file).await.map_err(UploadError::Scratch)?;
+    Ok(store.put_contents(backup, stream).await?)
+}
+
+/// Writes a stream into a file without a name.
+async fn keep(mut archive: ByteStream, scratch: &Path) -> io::Result<File> {
+    let mut file = File::from_std(tempfile::tempfile_in(scratch)?);
+    while let Some(piece) = archive.next().await {
+        file.write_all(&piece?).await?;
+    }
+    file.flush().await?;
+    Ok(file)
+}
+
+async fn read(file: &File) -> io::Result<ByteStream> {
+    let mut file = file.try_clone().await?;
+    file.rewind().await?;
+    let pieces = stream::try_unfold(file, async |mut file| {
+        let mut piece = BytesMut::with_capacity(PIECE);
+        let count = file.read_buf(&mut piece).await?;
+        Ok::<_, io::Error>((count > 0).then(|| (Bytes::from(piece), file)))
+    });
+    Ok(Box::pin(pieces))
+}

@@ -1,0 +1,490 @@
+use std::collections::BTreeMap;
+
+use bowline_plugin::Item;
+use bowline_store::file::BackupVolumeInfo;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::cluster::fake::Fake;
+
+fn object(value: &Value) -> Object {
+    let kind = value["kind"].as_str().unwrap();
+    let resources = Fake::usual().resources();
+    let resource = resources.iter().find(|resource| resource.kind == kind).unwrap();
+    Object::new(resource, Item::from_object(value).unwrap()).unwrap()
+}
+
+fn noted(objects: &[Value]) -> Volumes {
+    let volumes = Volumes::default();
+    for value in objects {
+        let object = object(value);
+        match value["kind"].as_str().unwrap() {
+            "Pod" => volumes.note_pod(&object),
+            "PersistentVolumeClaim" => volumes.note_claim(&object),
+            _ => volumes.note_volume(&object),
+        }
+    }
+    volumes
+}
+
+/// A volume that the claim `data` is bound to.
+fn volume(source: &Value) -> Value {
+    let mut volume = json!({
+        "apiVersion": "v1", "kind": "PersistentVolume",
+        "metadata": {"name": "pv-1", "labels": {"zone": "a"}},
+        "spec": {
+            "persistentVolumeReclaimPolicy": "Retain",
+            "capacity": {"storage": "1Gi"},
+            "claimRef": {"namespace": "shop", "name": "data"},
+        },
+        "status": {"phase": "Bound"},
+    });
+    volume["spec"].as_object_mut().unwrap().extend(source.as_object().unwrap().clone());
+    volume
+}
+
+fn csi() -> Value {
+    volume(&json!({"csi": {"driver": "disk.example.com", "volumeHandle": "v"}}))
+}
+
+fn nfs() -> Value {
+    volume(&json!({"nfs": {"server": "s", "path": "/p"}}))
+}
+
+fn claim() -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+        "metadata": {"namespace": "shop", "name": "data", "labels": {"tier": "gold"}},
+        "spec": {"volumeName": "pv-1"},
+        "status": {"phase": "Bound"},
+    })
+}
+
+/// A running pod that has mounted everything.
+fn pod(annotations: &Value, volumes: &Value) -> Value {
+    let names = volumes.as_array().unwrap().iter().map(|volume| json!({"name": volume["name"]}));
+    let mounts: Vec<_> = names.collect();
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"namespace": "shop", "name": "db", "annotations": annotations},
+        "spec": {"volumes": volumes, "containers": [{"name": "c", "volumeMounts": mounts}]},
+        "status": {"phase": "Running"},
+    })
+}
+
+fn of_claim() -> Value {
+    json!([{"name": "vol", "persistentVolumeClaim": {"claimName": "data"}}])
+}
+
+fn opted_in(names: &str) -> Value {
+    json!({BACKUP_VOLUMES: names})
+}
+
+fn opted_out(names: &str) -> Value {
+    json!({BACKUP_VOLUMES_EXCLUDES: names})
+}
+
+const BACKUP_VOLUMES: &str = "backup.velero.io/backup-volumes";
+const BACKUP_VOLUMES_EXCLUDES: &str = "backup.velero.io/backup-volumes-excludes";
+
+fn policies(condition: &str, action: &str) -> Policies {
+    let text = format!(
+        "version: v1\nvolumePolicies:\n- conditions: {condition}\n  action: {{type: {action}}}\n"
+    );
+    Policies::parse(&BTreeMap::from([("policy".to_owned(), text)])).unwrap()
+}
+
+/// What a Backup wishes that says nothing.
+const UNSAID: Wishes<'_> = Wishes {
+    snapshot_volumes: true,
+    default_volumes_to_fs_backup: false,
+    policies: None,
+    has_snapshot_locations: false,
+    includes_claims: true,
+};
+
+const DEFAULT_FS: Wishes<'_> = Wishes { default_volumes_to_fs_backup: true, ..UNSAID };
+
+/// What is said of a volume: the reason in its info, and what kind of message there is on what.
+fn told(objects: &[Value], wishes: &Wishes<'_>) -> (Vec<String>, Vec<String>) {
+    let settled = noted(objects).settle(wishes);
+    let reasons = settled.infos.iter().map(|info| {
+        assert!(info.skipped && info.backup_method.is_none());
+        info.skipped_reason.clone()
+    });
+    let messages = |kind: &str, all: &[(ResourceIdentifier, String)]| -> Vec<String> {
+        all.iter().map(|(id, text)| format!("{kind} {id}: {text}")).collect()
+    };
+    let mut told = messages("error", &settled.errors);
+    told.extend(messages("warning", &settled.warnings));
+    (reasons.collect(), told)
+}
+
+const CSI: &str = "csiSnapshot: this version takes no CSI snapshots;";
+const NATIVE: &str = "volumeSnapshot: this version takes no snapshots;";
+const NO_SNAPSHOTTER: &str = "volumeSnapshot: nothing can snapshot a volume of the type nfs here;";
+const OFF: &str = "volumeSnapshot: snapshotVolumes is false;";
+const FILES: &str = "podvolume: this version cannot copy files;";
+const ON_CLAIM: &str = "persistentvolumeclaims/shop/data";
+
+#[test]
+fn a_volume_is_judged_by_the_snapshot_that_it_would_get() {
+    let locations = Wishes { has_snapshot_locations: true, ..UNSAID };
+    let off = Wishes { snapshot_volumes: false, ..locations };
+    for (what, objects, wishes, reason, message) in [
+        ("csi", vec![csi(), claim()], UNSAID, CSI, Some(("error", ON_CLAIM))),
+        ("csi, locations", vec![csi(), claim()], locations, CSI, Some(("error", ON_CLAIM))),
+        ("csi, off", vec![csi(), claim()], off, OFF, None),
+        ("other", vec![nfs(), claim()], UNSAID, NO_SNAPSHOTTER, Some(("warning", ON_CLAIM))),
+        ("other, locations", vec![nfs(), claim()], locations, NATIVE, Some(("error", ON_CLAIM))),
+        ("other, off", vec![nfs(), claim()], off, OFF, None),
+        (
+            "csi without its claim",
+            vec![csi()],
+            UNSAID,
+            "volumeSnapshot: nothing can snapshot a volume of the type csi here;",
+            Some(("warning", "persistentvolumes/pv-1")),
+        ),
+        (
+            "csi without its claim, locations",
+            vec![csi()],
+            locations,
+            NATIVE,
+            Some(("error", "persistentvolumes/pv-1")),
+        ),
+        (
+            "a claim without its volume",
+            vec![claim()],
+            UNSAID,
+            "any: this version takes no snapshots;",
+            Some(("error", ON_CLAIM)),
+        ),
+        ("a claim without its volume, off", vec![claim()], off, OFF, None),
+    ] {
+        let (reasons, messages) = told(&objects, &wishes);
+        assert_eq!(reasons, [reason], "{what}");
+        match message {
+            None => assert!(messages.is_empty(), "{what}: {messages:?}"),
+            Some((kind, on)) => {
+                let [text] = &messages[..] else { panic!("{what}: {messages:?}") };
+                assert!(text.starts_with(&format!("{kind} {on}: ")), "{what}: {text}");
+                assert!(text.contains("pv-1"), "{what}: {text}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_policy_comes_before_everything_else() {
+    let in_pod = pod(&opted_in("vol"), &of_claim());
+    for (action, reason, is_error) in [
+        ("skip", "any: a volume policy says skip;", false),
+        ("custom", "any: a volume policy leaves it to another tool;", false),
+        ("fs-backup", FILES, true),
+        ("snapshot", CSI, true),
+    ] {
+        let policies = policies("{csi: {}}", action);
+        let off = Wishes { snapshot_volumes: false, ..UNSAID };
+        for (wishes, objects) in [
+            (UNSAID, vec![csi(), claim()]),
+            (off, vec![csi(), claim()]),
+            (DEFAULT_FS, vec![csi(), claim(), in_pod.clone()]),
+            (off, vec![csi(), claim(), in_pod.clone()]),
+        ] {
+            let wishes = Wishes { policies: Some(&policies), ..wishes };
+            let (reasons, messages) = told(&objects, &wishes);
+            assert_eq!(reasons, [reason], "{action}");
+            assert_eq!(messages.len(), usize::from(is_error), "{action}: {messages:?}");
+        }
+        // One that does not fit says nothing.
+        let wishes = Wishes { policies: Some(&policies), ..UNSAID };
+        assert_eq!(told(&[nfs(), claim()], &wishes).0, [NO_SNAPSHOTTER]);
+    }
+}
+
+#[test]
+fn a_policy_sees_the_volume_and_its_claim() {
+    for (condition, objects, fits) in [
+        ("{pvcLabels: {tier: gold}}", vec![csi(), claim()], true),
+        ("{pvcLabels: {tier: gold}}", vec![csi()], false),
+        ("{pvcLabels: {tier: gold}}", vec![claim()], true),
+        ("{pvcPhase: [Bound]}", vec![csi(), claim()], true),
+        ("{capacity: '2Gi,3Gi'}", vec![csi(), claim()], false),
+        ("{volumeTypes: [csi]}", vec![claim()], false),
+    ] {
+        let policies = policies(condition, "skip");
+        let (reasons, _) = told(&objects, &Wishes { policies: Some(&policies), ..UNSAID });
+        assert_eq!(reasons == ["any: a volume policy says skip;"], fits, "{condition} {reasons:?}");
+    }
+}
+
+#[test]
+fn files_are_to_be_copied_if_a_pod_opts_in_or_does_not_opt_out() {
+    let off = Wishes { snapshot_volumes: false, ..UNSAID };
+    let default_off = Wishes { snapshot_volumes: false, ..DEFAULT_FS };
+    for (what, annotations, wishes, reason) in [
+        ("nothing is said", json!({}), UNSAID, CSI),
+        ("opted in", opted_in("other,vol"), UNSAID, FILES),
+        ("opted in without snapshots", opted_in("vol"), off, FILES),
+        ("another is opted in", opted_in("vol2"), UNSAID, CSI),
+        ("opting out means nothing here", opted_out("vol"), UNSAID, CSI),
+        ("by default", json!({}), DEFAULT_FS, FILES),
+        ("by default, opted out", opted_out("vol"), DEFAULT_FS, CSI),
+        ("opting in means nothing here", opted_in("vol2"), DEFAULT_FS, FILES),
+        ("opted out, without snapshots", opted_out("x,vol"), default_off, OFF),
+    ] {
+        let objects = [pod(&annotations, &of_claim()), claim(), csi()];
+        let (reasons, messages) = told(&objects, &wishes);
+        assert_eq!(reasons, [reason], "{what}");
+        let errors = messages.iter().filter(|text| text.starts_with("error")).count();
+        assert_eq!(errors, usize::from(reason != OFF), "{what}: {messages:?}");
+    }
+}
+
+type Change = fn(&mut Value);
+
+#[test]
+fn files_that_cannot_be_read_through_a_pod_are_a_warning() {
+    let pod_with = |change: Change| {
+        let mut pod = pod(&opted_in("vol"), &of_claim());
+        change(&mut pod);
+        pod
+    };
+    let obstacles: [(Change, &str); 4] = [
+        (|pod| pod["status"]["phase"] = "Pending".into(), "does not run"),
+        (
+            |pod| pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into(),
+            "does not run",
+        ),
+        (|pod| pod["spec"]["containers"] = json!([{"name": "c"}]), "has it in no container"),
+        (
+            |pod| {
+                let devices = json!([{"name": "c", "volumeDevices": [{"name": "vol"}]}]);
+                pod["spec"]["containers"] = devices;
+            },
+            "uses it as a block device",
+        ),
+    ];
+    for (change, because) in obstacles {
+        let (reasons, messages) = told(&[pod_with(change), claim(), csi()], &UNSAID);
+        let reason = format!("its files cannot be copied, since the pod db {because}");
+        assert_eq!(reasons, [format!("podvolume: {reason};")]);
+        let text = format!("the data of its volume pv-1 is not in the backup: {reason}");
+        assert_eq!(messages, [format!("warning {ON_CLAIM}: {text}")]);
+
+        // Another pod that has it is enough, wherever it comes.
+        let mut other = pod_with(|_| {});
+        other["metadata"]["name"] = "other".into();
+        let (reasons, messages) = told(&[pod_with(change), other, claim(), csi()], &UNSAID);
+        assert_eq!(reasons, [FILES]);
+        assert!(messages[0].contains("of the pod other"), "{messages:?}");
+    }
+
+    let host_path = volume(&json!({"hostPath": {"path": "/x"}}));
+    let (reasons, messages) = told(&[pod_with(|_| {}), claim(), host_path], &UNSAID);
+    assert_eq!(reasons, ["podvolume: the files of a hostPath volume are never copied;"]);
+    assert!(messages[0].starts_with("warning"), "{messages:?}");
+
+    let no_claims = Wishes { includes_claims: false, ..UNSAID };
+    let (reasons, messages) = told(&[pod_with(|_| {}), csi()], &no_claims);
+    let reason = "podvolume: its files are to be copied, but claims are not backed up;";
+    assert_eq!(reasons, [reason]);
+    assert_eq!(messages.len(), 1);
+    assert!(messages[0].starts_with("warning persistentvolumes/pv-1"), "{messages:?}");
+}
+
+#[test]
+fn a_volume_of_its_own_in_a_pod_counts_only_if_it_is_to_be_copied() {
+    let own = json!([
+        {"name": "cache", "emptyDir": {}},
+        {"name": "share", "nfs": {"server": "s", "path": "/p"}},
+    ]);
+    let fs_backup = policies("{volumeTypes: [emptyDir]}", "fs-backup");
+    let by_policy = Wishes { policies: Some(&fs_backup), ..UNSAID };
+    let skip = policies("{volumeTypes: [emptyDir, nfs]}", "skip");
+    let skipped = Wishes { policies: Some(&skip), ..DEFAULT_FS };
+    for (what, annotations, wishes, named) in [
+        ("nobody asks", json!({}), UNSAID, None),
+        ("opted in", opted_in("cache"), UNSAID, Some("volume cache is")),
+        ("both", opted_in("cache,share"), UNSAID, Some("volumes cache, share are")),
+        ("by default", json!({}), DEFAULT_FS, Some("volumes cache, share are")),
+        ("opted out", opted_out("share"), DEFAULT_FS, Some("volume cache is")),
+        ("policy", json!({}), by_policy, Some("volume cache is")),
+        ("policy skips", opted_in("cache"), skipped, None),
+    ] {
+        let (reasons, messages) = told(&[pod(&annotations, &own)], &wishes);
+        assert!(reasons.is_empty(), "volume infos are about PersistentVolumes");
+        match named {
+            None => assert!(messages.is_empty(), "{what}: {messages:?}"),
+            Some(named) => {
+                let begin =
+                    format!("error pods/shop/db: the data of its {named} not in the backup");
+                assert_eq!(messages.len(), 1, "{what}: {messages:?}");
+                assert!(messages[0].starts_with(&begin), "{what}: {messages:?}");
+            }
+        }
+    }
+    // What a pod has for itself is not there when it does not run.
+    let mut ended = pod(&opted_in("cache"), &own);
+    ended["status"]["phase"] = "Succeeded".into();
+    assert_eq!(told(&[ended], &UNSAID), (vec![], vec![]));
+}
+
+#[test]
+fn what_is_never_copied_is_never_missed() {
+    let own = json!([
+        {"name": "a", "hostPath": {"path": "/x"}},
+        {"name": "b", "secret": {"secretName": "x"}},
+        {"name": "c", "configMap": {"name": "x"}},
+        {"name": "d", "projected": {"sources": []}},
+        {"name": "e", "downwardAPI": {"items": []}},
+        {"name": "default-token-x", "emptyDir": {}},
+    ]);
+    assert_eq!(told(&[pod(&json!({}), &own)], &DEFAULT_FS), (vec![], vec![]));
+    assert!(noted(&[pod(&json!({}), &own)]).lock().pods.is_empty());
+}
+
+#[test]
+fn a_pod_that_asks_for_what_cannot_be_is_told() {
+    let own = json!([{"name": "a", "hostPath": {"path": "/x"}}, {"name": "b", "configMap": {}}]);
+    let pod = pod(&opted_in("typo,a,b,"), &own);
+    let begin = format!("warning pods/shop/db: its annotation {BACKUP_VOLUMES} names the volume");
+    let expected = [
+        format!("{begin} a, which is a hostPath: those are never copied"),
+        format!("{begin} typo, which it does not have"),
+    ];
+    assert_eq!(told(std::slice::from_ref(&pod), &UNSAID).1, expected);
+    assert!(told(&[pod], &DEFAULT_FS).1.is_empty());
+}
+
+#[test]
+fn a_claim_of_which_nothing_is_in_the_backup_is_told_on_its_pod() {
+    let in_pod = pod(&opted_in("vol"), &of_claim());
+    let (reasons, messages) = told(std::slice::from_ref(&in_pod), &UNSAID);
+    assert!(reasons.is_empty());
+    assert_eq!(messages.len(), 1);
+    assert!(messages[0].starts_with("error pods/shop/db: "), "{messages:?}");
+    let no_claims = Wishes { includes_claims: false, ..UNSAID };
+    assert!(told(&[in_pod], &no_claims).1.is_empty());
+    assert!(told(&[pod(&json!({}), &of_claim())], &UNSAID).1.is_empty());
+}
+
+#[test]
+fn a_volume_that_kubernetes_made_for_a_pod_is_its_claim() {
+    let own = json!([{"name": "data", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}}]);
+    let mut claim = claim();
+    claim["metadata"]["name"] = "db-data".into();
+    let mut volume = csi();
+    volume["spec"]["claimRef"]["name"] = "db-data".into();
+    let (reasons, messages) = told(&[pod(&opted_in("data"), &own), claim, volume], &UNSAID);
+    assert_eq!(reasons, [FILES]);
+    assert_eq!(messages.len(), 1, "{messages:?}");
+}
+
+#[test]
+fn a_claim_that_is_not_bound_has_nothing_to_save() {
+    for phase in ["Pending", "Lost"] {
+        let mut claim = claim();
+        claim["status"]["phase"] = phase.into();
+        assert_eq!(told(&[claim], &UNSAID), (vec![], vec![]));
+    }
+}
+
+#[test]
+fn a_released_volume_does_not_belong_to_a_new_claim_of_the_same_name() {
+    let mut released = csi();
+    released["metadata"]["name"] = "pv-0".into();
+    released["status"]["phase"] = "Released".into();
+    let objects = [released, csi(), claim(), pod(&opted_in("vol"), &of_claim())];
+    let (reasons, messages) = told(&objects, &UNSAID);
+    let unclaimed = "volumeSnapshot: nothing can snapshot a volume of the type csi here;";
+    assert_eq!(reasons, [unclaimed, FILES]);
+    assert!(messages[0].starts_with(&format!("error {ON_CLAIM}: ")), "{messages:?}");
+    assert!(messages[1].starts_with("warning persistentvolumes/pv-0: "), "{messages:?}");
+    assert_eq!(noted(&objects).settle(&UNSAID).infos[0].pvc_name, "data");
+}
+
+#[test]
+fn the_info_of_a_volume_tells_what_a_new_one_must_get_back() {
+    let settled = noted(&[claim(), csi()]).settle(&UNSAID);
+    let expected = BackupVolumeInfo {
+        pvc_name: "data".into(),
+        pvc_namespace: "shop".into(),
+        pv_name: "pv-1".into(),
+        skipped: true,
+        skipped_reason: CSI.into(),
+        pv_info: Some(PersistentVolumeInfo {
+            reclaim_policy: "Retain".into(),
+            labels: BTreeMap::from([("zone".into(), "a".into())]),
+            ..PersistentVolumeInfo::default()
+        }),
+        ..BackupVolumeInfo::default()
+    };
+    assert_eq!(settled.infos, std::slice::from_ref(&expected));
+    let alone = noted(&[claim()]).settle(&UNSAID);
+    let reason = "any: this version takes no snapshots;".to_owned();
+    assert_eq!(
+        alone.infos,
+        [BackupVolumeInfo { pv_info: None, skipped_reason: reason, ..expected }]
+    );
+}
+
+#[test]
+fn messages_say_what_to_do() {
+    let in_pod = |annotations| pod(&annotations, &of_claim());
+    let fs_backup = policies("{csi: {}}", "fs-backup");
+    let by_policy = Wishes { policies: Some(&fs_backup), ..UNSAID };
+    let files = "it is to be copied file by file (fs-backup), which this version cannot do";
+    let skip = "let a volume policy say `skip` for it";
+    for (objects, wishes, text) in [
+        (
+            vec![csi(), claim()],
+            UNSAID,
+            format!(
+                "it wants a CSI snapshot (driver disk.example.com), which this version cannot \
+                 take; {skip}, or set snapshotVolumes to false"
+            ),
+        ),
+        (vec![csi(), claim()], by_policy, format!("{files}; {skip}")),
+        (
+            vec![csi(), claim(), in_pod(opted_in("vol"))],
+            UNSAID,
+            format!(
+                "{files}; take it out of the annotation {BACKUP_VOLUMES} of the pod db, or {skip}"
+            ),
+        ),
+        (
+            vec![csi(), claim(), in_pod(json!({}))],
+            DEFAULT_FS,
+            format!(
+                "{files}; add it to the annotation {BACKUP_VOLUMES_EXCLUDES} of the pod db, or {skip}"
+            ),
+        ),
+    ] {
+        let expected =
+            format!("error {ON_CLAIM}: the data of its volume pv-1 is not in the backup: {text}");
+        assert_eq!(told(&objects, &wishes).1, [expected]);
+    }
+}
+
+#[test]
+fn what_cannot_be_read_is_told() {
+    let mut broken = pod(&json!({}), &of_claim());
+    broken["spec"]["volumes"] = "none".into();
+    let (_, messages) = told(&[broken], &UNSAID);
+    let begin = "error pods/shop/db: nothing can be said about its volumes";
+    assert!(messages[0].starts_with(begin), "{messages:?}");
+}
+
+#[test]
+fn facts_of_plain_volumes_are_kept_once() {
+    let volumes = Volumes::default();
+    for number in 0..10 {
+        let mut pod = pod(&json!({}), &json!([{"name": "cache", "emptyDir": {}}]));
+        pod["metadata"]["name"] = format!("db-{number}").into();
+        volumes.note_pod(&object(&pod));
+    }
+    let notes = volumes.lock();
+    assert_eq!((notes.pods.len(), notes.plain.len()), (10, 1));
+    assert_eq!(Arc::strong_count(&notes.plain["emptyDir"]), 11);
+}

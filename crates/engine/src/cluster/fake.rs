@@ -1,0 +1,394 @@
+//! A cluster in memory, for tests.
+//!
+//! It holds the objects that a test gives it, lists them in the order of a real API server, answers
+//! commands from a script, remembers what it was asked, and fails where it is told to.
+//!
+//! A mistake of the test itself, such as an object of a kind that is not served, panics.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use bowline_plugin::{Item, ResourceIdentifier};
+use futures::StreamExt as _;
+use futures::stream::{self, BoxStream};
+use serde_json::Value;
+
+use super::{Cluster, Discovery, Door, Error, Exec, Executed, Query, Result};
+use crate::item::{InvalidObject, Object};
+use crate::resource::{GroupResource, Resource, Resources};
+use crate::selector::Selector;
+
+/// A cluster in memory.
+pub struct Fake {
+    resources: Vec<Resource>,
+    failed_groups: Vec<String>,
+    script: Option<Box<Script>>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    objects: BTreeMap<Key, Value>,
+    list_faults: HashMap<String, (usize, Fault)>,
+    get_faults: HashMap<Key, Fault>,
+    write_faults: HashMap<String, Fault>,
+    creations: Vec<ResourceIdentifier>,
+    lists: Vec<(String, Query)>,
+    gets: Vec<ResourceIdentifier>,
+    execs: Vec<Exec>,
+}
+
+/// The resource as users write it, the namespace and the name.
+type Key = (String, String, String);
+
+type Script = dyn Fn(&Exec) -> Result<Executed> + Send + Sync;
+
+/// Errors cannot be cloned, so each failure makes its own.
+type Fault = Arc<dyn Fn() -> Error + Send + Sync>;
+
+/// What [`Fake::usual`] serves: group, version, kind, plural, short name, whether in namespaces.
+const USUAL: [(&str, &str, &str, &str, &str, bool); 17] = [
+    ("", "v1", "Pod", "pods", "po", true),
+    ("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims", "pvc", true),
+    ("", "v1", "PersistentVolume", "persistentvolumes", "pv", false),
+    ("", "v1", "Namespace", "namespaces", "ns", false),
+    ("", "v1", "ConfigMap", "configmaps", "cm", true),
+    ("", "v1", "Secret", "secrets", "", true),
+    ("", "v1", "ServiceAccount", "serviceaccounts", "sa", true),
+    ("", "v1", "Service", "services", "svc", true),
+    ("", "v1", "Event", "events", "ev", true),
+    ("apps", "v1", "Deployment", "deployments", "deploy", true),
+    ("rbac.authorization.k8s.io", "v1", "ClusterRole", "clusterroles", "", false),
+    ("rbac.authorization.k8s.io", "v1", "ClusterRoleBinding", "clusterrolebindings", "", false),
+    ("rbac.authorization.k8s.io", "v1", "Role", "roles", "", true),
+    ("rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings", "", true),
+    ("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", "pc", false),
+    ("storage.k8s.io", "v1", "StorageClass", "storageclasses", "sc", false),
+    (
+        "apiextensions.k8s.io",
+        "v1",
+        "CustomResourceDefinition",
+        "customresourcedefinitions",
+        "crd",
+        false,
+    ),
+];
+
+const VERBS: [&str; 8] =
+    ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+
+impl Fake {
+    /// A cluster that serves these resources and holds nothing.
+    pub fn new(resources: impl IntoIterator<Item = Resource>) -> Self {
+        Self {
+            resources: resources.into_iter().collect(),
+            failed_groups: Vec::new(),
+            script: None,
+            state: Mutex::default(),
+        }
+    }
+
+    /// A cluster that serves the resources that most tests need and holds nothing.
+    pub fn usual() -> Self {
+        Self::new(usual_resources())
+    }
+
+    /// The same cluster with one object more.
+    #[must_use]
+    pub fn with(self, object: Value) -> Self {
+        self.put(object);
+        self
+    }
+
+    /// The same cluster with a group that does not answer: `metrics.k8s.io/v1beta1: …`.
+    #[must_use]
+    pub fn with_failed_group(mut self, failed: impl Into<String>) -> Self {
+        self.failed_groups.push(failed.into());
+        self
+    }
+
+    /// The same cluster with a script that answers commands. Without one, every command ends well
+    /// in a pod that is there.
+    #[must_use]
+    pub fn answering(
+        mut self,
+        script: impl Fn(&Exec) -> Result<Executed> + Send + Sync + 'static,
+    ) -> Self {
+        self.script = Some(Box::new(script));
+        self
+    }
+
+    /// Puts an object into the cluster, in the place of one of the same name.
+    #[expect(clippy::panic, reason = "the test is wrong, and should hear of it at once")]
+    pub fn put(&self, object: Value) {
+        let served = self.resources.iter().find(|resource| {
+            object["apiVersion"] == resource.api_version() && object["kind"] == resource.kind
+        });
+        let Some(resource) = served else { panic!("this kind is not served: {object}") };
+        let read = match read(&Arc::new(resource.clone()), &object) {
+            Ok(read) => read,
+            Err(error) => panic!("{error}: {object}"),
+        };
+        let key = (resource.id.to_string(), read.namespace, read.name);
+        self.state().objects.insert(key, object);
+    }
+
+    /// Takes an object out of the cluster, if it is there.
+    pub fn remove(&self, resource: &str, namespace: &str, name: &str) {
+        self.state().objects.remove(&key(resource, namespace, name));
+    }
+
+    /// Lets every list of a resource (`pods`, `deployments.apps`) fail after so many objects. An
+    /// [`Error::Object`] stands for one more object; every other error ends the list.
+    pub fn fail_list(
+        &self,
+        resource: &str,
+        after: usize,
+        error: impl Fn() -> Error + Send + Sync + 'static,
+    ) {
+        self.state().list_faults.insert(resource.to_owned(), (after, Arc::new(error)));
+    }
+
+    /// Lets every reading of an object fail.
+    pub fn fail_get(
+        &self,
+        resource: &str,
+        namespace: &str,
+        name: &str,
+        error: impl Fn() -> Error + Send + Sync + 'static,
+    ) {
+        self.state().get_faults.insert(key(resource, namespace, name), Arc::new(error));
+    }
+
+    /// Lets everything that is written to a resource fail.
+    pub fn fail_write(&self, resource: &str, error: impl Fn() -> Error + Send + Sync + 'static) {
+        self.state().write_faults.insert(resource.to_owned(), Arc::new(error));
+    }
+
+    /// The objects that were created so far, in order.
+    pub fn creations(&self) -> Vec<ResourceIdentifier> {
+        self.state().creations.clone()
+    }
+
+    /// An object as it is now.
+    pub fn object(&self, resource: &str, namespace: &str, name: &str) -> Option<Value> {
+        self.state().objects.get(&key(resource, namespace, name)).cloned()
+    }
+
+    /// What it serves.
+    pub fn resources(&self) -> Resources {
+        Resources::new(self.resources.iter().cloned())
+    }
+
+    /// The lists that were asked for so far, in order.
+    pub fn lists(&self) -> Vec<(String, Query)> {
+        self.state().lists.clone()
+    }
+
+    /// The objects that were asked for one by one so far, in order.
+    pub fn gets(&self) -> Vec<ResourceIdentifier> {
+        self.state().gets.clone()
+    }
+
+    /// The commands that were run so far, in order.
+    pub fn execs(&self) -> Vec<Exec> {
+        self.state().execs.clone()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn serves(&self, resource: &Resource) -> bool {
+        self.resources
+            .iter()
+            .any(|served| served.id == resource.id && served.version == resource.version)
+    }
+
+    /// The whole list at once, as results.
+    fn listed(&self, resource: &Arc<Resource>, query: &Query) -> Result<Vec<Result<Object>>> {
+        if !self.serves(resource) {
+            return Err(refused(404, "NotFound", "the server could not find the resource"));
+        }
+        let selector = Selector::parse(&query.label_selector)
+            .map_err(|error| refused(400, "BadRequest", &error.to_string()))?;
+        let plural = resource.id.to_string();
+        let state = self.state();
+        let mut found = Vec::new();
+        for ((of, namespace, _), object) in &state.objects {
+            if *of != plural || query.namespace.as_ref().is_some_and(|only| only != namespace) {
+                continue;
+            }
+            let object = read(resource, object)?;
+            if selector.matches(&object.labels) {
+                found.push(Ok(object));
+            }
+        }
+        if let Some((after, fault)) = state.list_faults.get(&plural) {
+            let error = fault();
+            let at = (*after).min(found.len());
+            if !matches!(error, Error::Object(_)) {
+                found.truncate(at);
+            }
+            found.insert(at, Err(error));
+        }
+        Ok(found)
+    }
+}
+
+#[async_trait]
+impl Cluster for Fake {
+    async fn discover(&self) -> Result<Discovery> {
+        Ok(Discovery { resources: self.resources.clone(), failed: self.failed_groups.clone() })
+    }
+
+    fn list(&self, resource: &Arc<Resource>, query: Query) -> BoxStream<'static, Result<Object>> {
+        let listed = self.listed(resource, &query).unwrap_or_else(|error| vec![Err(error)]);
+        self.state().lists.push((resource.id.to_string(), query));
+        stream::iter(listed).boxed()
+    }
+
+    async fn get(
+        &self,
+        resource: &Arc<Resource>,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<Object>> {
+        let mut state = self.state();
+        let GroupResource { group, resource: plural } = resource.id.clone();
+        let (asked_in, asked) = (namespace.to_owned(), name.to_owned());
+        let id = ResourceIdentifier { group, resource: plural, namespace: asked_in, name: asked };
+        state.gets.push(id);
+        let key = key(&resource.id.to_string(), namespace, name);
+        if let Some(fault) = state.get_faults.get(&key) {
+            return Err(fault());
+        }
+        match state.objects.get(&key) {
+            Some(object) if self.serves(resource) => Ok(Some(read(resource, object)?)),
+            _ => Ok(None),
+        }
+    }
+
+    async fn create(
+        &self,
+        resource: &Arc<Resource>,
+        namespace: &str,
+        item: &Item,
+    ) -> Result<Object> {
+        let mut created: Value = item.parse().map_err(InvalidObject::Item)?;
+        if !namespace.is_empty() {
+            created["metadata"]["namespace"] = namespace.into();
+        }
+        let object = read(resource, &created)?;
+        let plural = resource.id.to_string();
+        let mut state = self.state();
+        if let Some(fault) = state.write_faults.get(&plural) {
+            return Err(fault());
+        }
+        let key = key(&plural, &object.namespace, &object.name);
+        if state.objects.contains_key(&key) {
+            let text = format!("{plural} {:?} already exists", object.name);
+            return Err(refused(409, "AlreadyExists", &text));
+        }
+        state.creations.push(object.id());
+        let number = state.creations.len();
+        created["metadata"]["uid"] = format!("made-{number}").into();
+        created["metadata"]["resourceVersion"] = number.to_string().into();
+        let object = read(resource, &created)?;
+        state.objects.insert(key, created);
+        Ok(object)
+    }
+
+    async fn patch(
+        &self,
+        resource: &Arc<Resource>,
+        namespace: &str,
+        name: &str,
+        _door: Door,
+        patch: &Value,
+    ) -> Result<Object> {
+        let plural = resource.id.to_string();
+        let mut state = self.state();
+        if let Some(fault) = state.write_faults.get(&plural) {
+            return Err(fault());
+        }
+        let Some(object) = state.objects.get_mut(&key(&plural, namespace, name)) else {
+            return Err(refused(404, "NotFound", &format!("{plural} {name:?} not found")));
+        };
+        merge(object, patch);
+        Ok(read(resource, object)?)
+    }
+
+    async fn exec(&self, exec: &Exec) -> Result<Executed> {
+        let pod = key("pods", &exec.namespace, &exec.pod);
+        let is_there = {
+            let mut state = self.state();
+            state.execs.push(exec.clone());
+            state.objects.contains_key(&pod)
+        };
+        match &self.script {
+            Some(script) => script(exec),
+            None if is_there => Ok(Executed { output: String::new(), failure: None }),
+            None => Err(refused(404, "NotFound", &format!("pods {:?} not found", exec.pod))),
+        }
+    }
+}
+
+/// The resources that [`Fake::usual`] serves.
+pub fn usual_resources() -> Vec<Resource> {
+    USUAL
+        .iter()
+        .map(|(group, version, kind, plural, short, is_namespaced)| Resource {
+            id: GroupResource::new(*group, *plural),
+            version: (*version).to_owned(),
+            kind: (*kind).to_owned(),
+            singular: kind.to_ascii_lowercase(),
+            short_names: Some(*short)
+                .filter(|short| !short.is_empty())
+                .map(Into::into)
+                .into_iter()
+                .collect(),
+            is_namespaced: *is_namespaced,
+            verbs: VERBS.iter().map(ToString::to_string).collect(),
+        })
+        .collect()
+}
+
+/// An object in the version that is asked for.
+fn read(resource: &Arc<Resource>, object: &Value) -> Result<Object, InvalidObject> {
+    let mut object = object.clone();
+    object["apiVersion"] = resource.api_version().into();
+    Object::new(resource, Item::from_object(&object)?)
+}
+
+fn key(resource: &str, namespace: &str, name: &str) -> Key {
+    (resource.to_owned(), namespace.to_owned(), name.to_owned())
+}
+
+fn refused(code: u16, reason: &str, message: &str) -> Error {
+    Error::Refused { code, reason: reason.to_owned(), message: message.to_owned() }
+}
+
+/// Applies a merge patch.
+fn merge(target: &mut Value, patch: &Value) {
+    let Value::Object(fields) = patch else {
+        *target = patch.clone();
+        return;
+    };
+    if !target.is_object() {
+        *target = Value::Object(serde_json::Map::new());
+    }
+    for (name, value) in fields {
+        if value.is_null() {
+            if let Some(target) = target.as_object_mut() {
+                target.remove(name);
+            }
+        } else {
+            merge(&mut target[name.as_str()], value);
+        }
+    }
+}

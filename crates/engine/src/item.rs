@@ -1,0 +1,161 @@
+//! One object of the cluster.
+//!
+//! Of most objects only the envelope is read, and the rest stays as the bytes that the API server
+//! sent.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bowline_plugin::{InvalidItem, Item, ResourceIdentifier};
+use bytes::Bytes;
+use serde::Deserialize;
+
+use crate::resource::Resource;
+
+/// An object, with what is known of it without reading it whole.
+#[derive(Clone, Debug)]
+pub struct Object {
+    /// What it is one of.
+    pub resource: Arc<Resource>,
+    /// Its namespace; empty for what lives in none.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// Whether its deletion has begun.
+    pub is_being_deleted: bool,
+    /// The object itself.
+    pub item: Item,
+}
+
+/// Bytes that are no object, or not the one that they should be.
+#[derive(Debug, thiserror::Error)]
+pub enum InvalidObject {
+    /// It is no item at all.
+    #[error(transparent)]
+    Item(#[from] InvalidItem),
+    /// It has no name.
+    #[error("the object has no `metadata.name`")]
+    NoName,
+    /// Its name cannot be part of a path.
+    #[error("the object has the name {0:?}, which no object can have")]
+    Name(String),
+    /// It is in a namespace and must not be, or the other way round.
+    #[error("the object has the namespace {0:?}, which does not fit its kind")]
+    Namespace(String),
+}
+
+#[derive(Deserialize)]
+struct Envelope<'a> {
+    #[serde(borrow, default)]
+    kind: Cow<'a, str>,
+    #[serde(borrow, default)]
+    metadata: Metadata<'a>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Metadata<'a> {
+    #[serde(borrow)]
+    name: Cow<'a, str>,
+    #[serde(borrow)]
+    namespace: Cow<'a, str>,
+    labels: Option<BTreeMap<String, String>>,
+    #[serde(borrow)]
+    deletion_timestamp: Option<Cow<'a, str>>,
+}
+
+impl Object {
+    /// Reads the envelope of an item.
+    pub fn new(resource: &Arc<Resource>, item: Item) -> Result<Self, InvalidObject> {
+        Self::from_json(resource, item.into_json())
+    }
+
+    /// Reads the envelope of JSON as the API server sends it, in one go.
+    pub fn from_json(resource: &Arc<Resource>, json: Bytes) -> Result<Self, InvalidObject> {
+        let envelope: Envelope<'_> = serde_json::from_slice(&json).map_err(InvalidItem::Json)?;
+        let Envelope { kind, metadata } = envelope;
+        let Metadata { name, namespace, labels, deletion_timestamp } = metadata;
+        if name.is_empty() {
+            return Err(InvalidObject::NoName);
+        }
+        for text in [&name, &namespace] {
+            if text.contains(['/', '\0', '\n']) || matches!(&**text, "." | "..") {
+                return Err(InvalidObject::Name(text.clone().into_owned()));
+            }
+        }
+        if namespace.is_empty() == resource.is_namespaced {
+            return Err(InvalidObject::Namespace(namespace.into_owned()));
+        }
+        let (kind, name, namespace) =
+            (kind.into_owned(), name.into_owned(), namespace.into_owned());
+        let is_being_deleted = deletion_timestamp.is_some();
+        Ok(Self {
+            resource: Arc::clone(resource),
+            namespace,
+            name,
+            labels: labels.unwrap_or_default(),
+            is_being_deleted,
+            item: Item::from_read_json(json, &kind)?,
+        })
+    }
+
+    /// What plugins and reports call it.
+    pub fn id(&self) -> ResourceIdentifier {
+        let id = &self.resource.id;
+        ResourceIdentifier {
+            group: id.group.clone(),
+            resource: id.resource.clone(),
+            namespace: self.namespace.clone(),
+            name: self.name.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resource::GroupResource;
+
+    fn read(is_namespaced: bool, metadata: &str) -> Result<Object, InvalidObject> {
+        let resource = Resource {
+            id: GroupResource::new("", "things"),
+            version: "v1".into(),
+            kind: "Thing".into(),
+            singular: "thing".into(),
+            short_names: Vec::new(),
+            is_namespaced,
+            verbs: Vec::new(),
+        };
+        let json = format!(r#"{{"kind":"Thing","metadata":{metadata},"spec":{{"a":[1]}}}}"#);
+        Object::new(&Arc::new(resource), Item::from_json(json).unwrap())
+    }
+
+    #[test]
+    fn the_envelope_is_read_and_nothing_else() {
+        let metadata =
+            r#"{"name":"a\u00e9","namespace":"n","labels":{"k":"v"},"deletionTimestamp":"x"}"#;
+        let object = read(true, metadata).unwrap();
+        assert_eq!(object.id().to_string(), "things/n/aé");
+        assert_eq!(object.labels["k"], "v");
+        assert!(object.is_being_deleted);
+        let object = read(false, r#"{"name":"a","labels":null}"#).unwrap();
+        assert!(object.labels.is_empty() && !object.is_being_deleted);
+    }
+
+    #[test]
+    fn objects_that_lie_about_where_they_are_are_refused() {
+        for (is_namespaced, metadata) in [
+            (true, r#"{"name":"a"}"#),
+            (false, r#"{"name":"a","namespace":"n"}"#),
+            (true, r#"{"namespace":"n"}"#),
+            (false, r#"{"name":".."}"#),
+            (false, r#"{"name":"a/../../b"}"#),
+            (true, r#"{"name":"a","namespace":".."}"#),
+        ] {
+            assert!(read(is_namespaced, metadata).is_err(), "{metadata}");
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! Backup and restore: decisions pure, I/O through ports.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`backup`] | from a Backup resource to files in a bucket: the stages in order |
+//! | [`action`] | the item actions that are built in |
+//! | [`cluster`] | the port to the API server, the real one behind it, and a fake |
+//! | [`resource`], [`item`] | what the API server serves, and one object of it |
+//! | [`glob`], [`selector`] | patterns that users write, compiled once |
+//! | [`report`] | what went wrong, from which counts, phases and results are made |
+//!
+//! # What holds
+//! - **Failures of items are data.** A stage adds to the [`Report`]; a run returns an error only
+//!   when it cannot go on. Counts and phases come from the report alone, never from log lines.
+//! - **Three ports**: [`Cluster`], the traits of `bowline-plugin`, and
+//!   [`BackupStore`](bowline_store::BackupStore). Time comes in as an argument.
+//! - **Memory is flat.** Objects stream from the API server through the archive into the store;
+//!   what is kept of each is a hash and its name.
+
+pub mod action;
+pub mod backup;
+pub mod cluster;
+pub mod glob;
+mod hook;
+pub mod item;
+pub mod report;
+pub mod resource;
+pub mod restore;
+mod selection;
+pub mod selector;
+
+pub use cluster::Cluster;
+pub use item::Object;
+pub use report::Report;
+pub use resource::{GroupResource, Resource, Resources};

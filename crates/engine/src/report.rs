@@ -1,0 +1,161 @@
+//! What went wrong in a run.
+//!
+//! Stages add to it, from many tasks at once. Counts, phases and the results file are made from it;
+//! the log only repeats what it says.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bowline_plugin::ResourceIdentifier;
+use bowline_store::file::{Messages, Results};
+
+/// How many messages of each severity are kept. More are counted, and in the log.
+const KEPT: usize = 10_000;
+
+/// What a message is about.
+#[derive(Clone, Copy, Debug)]
+pub enum About<'a> {
+    /// The run itself: plugins, the bucket, a kind of objects.
+    Run,
+    /// One object.
+    Item(&'a ResourceIdentifier),
+}
+
+impl<'a> From<&'a ResourceIdentifier> for About<'a> {
+    fn from(id: &'a ResourceIdentifier) -> Self {
+        Self::Item(id)
+    }
+}
+
+/// The errors and warnings of a run, so far.
+#[derive(Debug, Default)]
+pub struct Report {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    errors: Counted,
+    warnings: Counted,
+}
+
+#[derive(Debug, Default)]
+struct Counted {
+    messages: Messages,
+    count: usize,
+}
+
+impl Report {
+    /// Notes that something could not be done.
+    pub fn error<'a>(&self, about: impl Into<About<'a>>, message: impl Into<String>) {
+        let (about, message) = (about.into(), message.into());
+        match about {
+            About::Run => tracing::error!("{message}"),
+            About::Item(id) => tracing::error!(item = %id, "{message}"),
+        }
+        self.lock().errors.add(about, message);
+    }
+
+    /// Notes that something was not done as one might think.
+    pub fn warning<'a>(&self, about: impl Into<About<'a>>, message: impl Into<String>) {
+        let (about, message) = (about.into(), message.into());
+        match about {
+            About::Run => tracing::warn!("{message}"),
+            About::Item(id) => tracing::warn!(item = %id, "{message}"),
+        }
+        self.lock().warnings.add(about, message);
+    }
+
+    /// How many errors there are.
+    pub fn errors(&self) -> usize {
+        self.lock().errors.count
+    }
+
+    /// How many warnings there are.
+    pub fn warnings(&self) -> usize {
+        self.lock().warnings.count
+    }
+
+    /// The results file.
+    pub fn results(&self) -> Results {
+        let inner = self.lock();
+        Results { errors: inner.errors.told(), warnings: inner.warnings.told() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Counted {
+    fn add(&mut self, about: About<'_>, message: String) {
+        self.count += 1;
+        if self.count > KEPT {
+            return;
+        }
+        match about {
+            About::Run => self.messages.velero.push(message),
+            About::Item(id) => {
+                self.messages.add(&id.namespace, format!("{}: {message}", Short(id)));
+            }
+        }
+    }
+
+    fn told(&self) -> Messages {
+        let mut messages = self.messages.clone();
+        if self.count > KEPT {
+            let more = self.count - KEPT;
+            messages.velero.push(format!("and {more} more, which are in the log"));
+        }
+        messages
+    }
+}
+
+/// An item within its namespace: `deployments.apps/name`.
+struct Short<'a>(&'a ResourceIdentifier);
+
+impl std::fmt::Display for Short<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let ResourceIdentifier { group, resource, name, .. } = self.0;
+        let dot = if group.is_empty() { "" } else { "." };
+        write!(f, "{resource}{dot}{group}/{name}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(namespace: &str) -> ResourceIdentifier {
+        ResourceIdentifier {
+            group: String::new(),
+            resource: "pods".into(),
+            namespace: namespace.into(),
+            name: "p".into(),
+        }
+    }
+
+    #[test]
+    fn messages_are_kept_by_what_they_are_about() {
+        let report = Report::default();
+        report.error(&pod("web"), "the hook failed");
+        report.error(&pod(""), "it is gone");
+        report.warning(About::Run, "a group does not answer");
+        let results = report.results();
+        assert_eq!((report.errors(), report.warnings()), (2, 1));
+        assert_eq!(results.errors.namespaces["web"], ["pods/p: the hook failed"]);
+        assert_eq!(results.errors.cluster, ["pods/p: it is gone"]);
+        assert_eq!(results.warnings.velero, ["a group does not answer"]);
+    }
+
+    #[test]
+    fn too_many_messages_are_counted_and_not_kept() {
+        let report = Report::default();
+        for _ in 0..KEPT + 5 {
+            report.error(About::Run, "no");
+        }
+        assert_eq!(report.errors(), KEPT + 5);
+        let results = report.results();
+        assert_eq!(results.errors.velero.len(), KEPT + 1);
+        assert_eq!(results.errors.velero.last().unwrap(), "and 5 more, which are in the log");
+    }
+}

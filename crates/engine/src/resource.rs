@@ -1,0 +1,186 @@
+//! What the API server serves.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+/// A resource without its version, which is what users, plugins and archives name:
+/// `deployments.apps`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GroupResource {
+    /// The API group; empty for the core group.
+    pub group: String,
+    /// The resource, plural.
+    pub resource: String,
+}
+
+impl GroupResource {
+    /// A resource of a group.
+    pub fn new(group: impl Into<String>, resource: impl Into<String>) -> Self {
+        Self { group: group.into(), resource: resource.into() }
+    }
+}
+
+impl fmt::Display for GroupResource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.group.is_empty() {
+            f.write_str(&self.resource)
+        } else {
+            write!(f, "{}.{}", self.resource, self.group)
+        }
+    }
+}
+
+/// One resource that the API server serves, in one version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resource {
+    /// What it is called without its version.
+    pub id: GroupResource,
+    /// The version of the API: `v1`.
+    pub version: String,
+    /// The kind of its objects.
+    pub kind: String,
+    /// The name for one of it.
+    pub singular: String,
+    /// Other names.
+    pub short_names: Vec<String>,
+    /// Whether its objects live in namespaces.
+    pub is_namespaced: bool,
+    /// What can be done with it.
+    pub verbs: Vec<String>,
+}
+
+impl Resource {
+    /// `v1`, or `apps/v1`.
+    pub fn api_version(&self) -> String {
+        if self.id.group.is_empty() {
+            self.version.clone()
+        } else {
+            format!("{}/{}", self.id.group, self.version)
+        }
+    }
+
+    /// Whether it is this resource of the core group.
+    pub fn is_core(&self, resource: &str) -> bool {
+        self.id.group.is_empty() && self.id.resource == resource
+    }
+
+    fn answers_to(&self, name: &str) -> bool {
+        self.id.resource == name
+            || self.singular == name
+            || self.short_names.iter().any(|short| short == name)
+    }
+}
+
+/// The resources that can be backed up and restored: each in the version that the API server
+/// prefers, in the order of its groups.
+#[derive(Clone, Debug, Default)]
+pub struct Resources {
+    all: Vec<Arc<Resource>>,
+    by_id: HashMap<GroupResource, Arc<Resource>>,
+}
+
+impl Resources {
+    /// Takes resources in order; of a resource in several versions the first counts.
+    pub fn new(resources: impl IntoIterator<Item = Resource>) -> Self {
+        let mut known = Self::default();
+        for resource in resources {
+            if !known.by_id.contains_key(&resource.id) {
+                let resource = Arc::new(resource);
+                known.by_id.insert(resource.id.clone(), Arc::clone(&resource));
+                known.all.push(resource);
+            }
+        }
+        known
+    }
+
+    /// All of them, in order.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Resource>> {
+        self.all.iter()
+    }
+
+    /// The resource with this exact name.
+    pub fn find(&self, id: &GroupResource) -> Option<&Arc<Resource>> {
+        self.by_id.get(id)
+    }
+
+    /// The resource of the core group with this exact name.
+    pub fn core(&self, resource: &str) -> Option<&Arc<Resource>> {
+        self.find(&GroupResource::new("", resource))
+    }
+
+    /// The resource that a user means: by its plural, singular or short name, in any case, with its
+    /// group, the beginning of it, or without it.
+    pub fn resolve(&self, name: &str) -> Option<&Arc<Resource>> {
+        let name = name.to_ascii_lowercase();
+        let (resource, group) = name.split_once('.').unwrap_or((&name, ""));
+        let in_group = |group: &str, exactly: bool| {
+            self.all.iter().find(|known| {
+                let fits = if exactly {
+                    known.id.group == group
+                } else {
+                    known.id.group.starts_with(group)
+                };
+                fits && known.answers_to(resource)
+            })
+        };
+        in_group(group, true).or_else(|| in_group(group, false))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resource(group: &str, version: &str, plural: &str, short: &[&str]) -> Resource {
+        Resource {
+            id: GroupResource::new(group, plural),
+            version: version.into(),
+            kind: plural.trim_end_matches('s').into(),
+            singular: plural.trim_end_matches('s').into(),
+            short_names: short.iter().map(ToString::to_string).collect(),
+            is_namespaced: true,
+            verbs: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn users_may_name_a_resource_in_many_ways() {
+        let known = Resources::new([
+            resource("", "v1", "pods", &["po"]),
+            resource("", "v1", "events", &["ev"]),
+            resource("apps", "v1", "deployments", &["deploy"]),
+            resource("events.k8s.io", "v1", "events", &["ev"]),
+            resource("example.io", "v2", "pods", &[]),
+        ]);
+        for (name, found) in [
+            ("pods", Some("pods")),
+            ("po", Some("pods")),
+            ("Pod", Some("pods")),
+            ("deploy", Some("deployments.apps")),
+            ("deployments.apps", Some("deployments.apps")),
+            ("deployment.app", Some("deployments.apps")),
+            ("events", Some("events")),
+            ("events.events.k8s.io", Some("events.events.k8s.io")),
+            ("ev.events", Some("events.events.k8s.io")),
+            ("pods.example.io", Some("pods.example.io")),
+            ("nothing", None),
+            ("pods.apps", None),
+            ("*", None),
+        ] {
+            let resolved = known.resolve(name).map(|resource| resource.id.to_string());
+            assert_eq!(resolved.as_deref(), found, "{name}");
+        }
+    }
+
+    #[test]
+    fn of_several_versions_the_first_counts() {
+        let known = Resources::new([
+            resource("apps", "v1", "deployments", &[]),
+            resource("apps", "v1beta1", "deployments", &[]),
+        ]);
+        let id = GroupResource::new("apps", "deployments");
+        assert_eq!(known.find(&id).map(|found| found.api_version()), Some("apps/v1".into()));
+        assert_eq!(known.iter().count(), 1);
+    }
+}

@@ -1,0 +1,436 @@
+//! From files in a bucket back to a cluster.
+//!
+//! [`run`] is the table of contents, mirrored on that of backups: the archive is read once
+//! ([`download`], [`unpack`]), its kinds are put into an order ([`order`]), and the items of each step
+//! are restored side by side (`item`): filtered, shown to the actions, changed and written
+//! (`apply`).
+//!
+//! | stage | in | out |
+//! |---|---|---|
+//! | [`request`] | the Restore and what the server looked up | a [`request::Request`], or all that is wrong with it |
+//! | [`download`], [`unpack`] | the archive | an index of what is in it, and a file without a name |
+//! | [`filter`], [`order`], [`version`] | kinds and places | verdicts, steps, versions |
+//! | `item`, [`action`] | one item | what it becomes, after what it needs |
+//! | [`reset`], [`modifier`], `volume` | its JSON | the same, for its new life |
+//! | `apply`, [`difference`] | an object | the object in the cluster |
+//! | [`hook`] | pods that were created | commands that were run in them |
+//! | [`plan`] | all of the above, with nothing written | what would become of each item |
+//! | [`finalize`] | all of the above | the files, and the status |
+
+pub mod action;
+mod apply;
+pub mod difference;
+pub mod download;
+pub mod filter;
+pub mod finalize;
+pub mod hook;
+mod item;
+pub mod modifier;
+mod namespace;
+mod once;
+pub mod order;
+pub mod outcome;
+mod pace;
+pub mod plan;
+pub mod request;
+pub mod reset;
+pub mod unpack;
+pub mod version;
+mod volume;
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use bowline_plugin::{ResourceIdentifier, RestoreItemAction};
+use bowline_store::BackupStore;
+use bowline_store::file::{ResourceList, RestoreOperation};
+use jiff::Timestamp;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
+
+use crate::action::Named;
+use crate::cluster::{Cluster, Discovery};
+use crate::report::{About, Report};
+use crate::resource::{GroupResource, Resources};
+use crate::selection::{self, Action};
+use download::{DownloadError, Volumes};
+use filter::Filter;
+use item::{Visitor, Why};
+use namespace::Namespaces;
+use once::Once;
+use order::{Priorities, Stage, Step};
+use outcome::Outcomes;
+use pace::Pace;
+use request::Request;
+use unpack::Contents;
+use version::Versions;
+
+/// What a restore needs.
+pub struct Run {
+    /// What is to be restored.
+    pub request: Request,
+    /// Into what.
+    pub cluster: Arc<dyn Cluster>,
+    /// From where.
+    pub store: BackupStore,
+    /// The RestoreItemActions of plugins, in order. They come after those that are built in.
+    pub actions: Vec<Named<dyn RestoreItemAction>>,
+    /// How much at a time.
+    pub options: Options,
+    /// How far it is, for whoever wants to know.
+    pub progress: Arc<Progress>,
+    /// Ends it early.
+    pub stop: CancellationToken,
+}
+
+/// How much a restore does at a time, and for how long it waits.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Requests to the API server at a time, at most.
+    pub requests: usize,
+    /// Items that are worked on at a time, at most.
+    pub items: usize,
+    /// A folder for files without a name.
+    pub scratch: PathBuf,
+    /// The namespace of the server, where actions find their settings.
+    pub namespace: String,
+    /// Which kinds come first and which last.
+    pub priorities: Priorities,
+    /// How long to wait for something that should become ready.
+    pub resource_timeout: Duration,
+    /// How long to wait for something that should go away.
+    pub terminating_timeout: Duration,
+}
+
+/// How far a restore is.
+#[derive(Debug, Default)]
+pub struct Progress {
+    total: AtomicU64,
+    done: AtomicU64,
+}
+
+impl Progress {
+    /// How many items there are to restore.
+    pub fn total(&self) -> u64 {
+        // What actions add is not known before.
+        self.total.load(Ordering::Relaxed).max(self.restored())
+    }
+
+    /// How many of them are through.
+    pub fn restored(&self) -> u64 {
+        self.done.load(Ordering::Relaxed)
+    }
+
+    fn expect(&self, items: usize) {
+        self.total.fetch_add(items as u64, Ordering::Relaxed);
+    }
+
+    fn done(&self) {
+        self.done.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// What a restore came to.
+#[derive(Debug)]
+pub struct Restored {
+    /// Why it could not go on, if it could not.
+    pub fatal: Option<Fatal>,
+    /// What went wrong.
+    pub report: Report,
+    /// What became of each item.
+    pub resources: ResourceList,
+    /// How many items that are.
+    pub items: usize,
+    /// Operations that actions began.
+    pub operations: Vec<RestoreOperation>,
+    /// How many hooks were run, and how many of them failed.
+    pub hooks: (u64, u64),
+}
+
+/// Why a restore could not go on.
+#[derive(Debug, thiserror::Error)]
+pub enum Fatal {
+    /// The archive cannot be had.
+    #[error("cannot get the archive of the backup")]
+    Download(#[from] DownloadError),
+    /// The API server did not say what it serves.
+    #[error("cannot discover what the cluster serves")]
+    Discover(#[source] crate::cluster::Error),
+    /// The hooks cannot be used.
+    #[error("invalid hooks: {}", .0.join("; "))]
+    Hooks(Vec<String>),
+    /// It was told to stop.
+    #[error("stopped before it was done")]
+    Stopped,
+}
+
+impl Fatal {
+    /// What happened and why, in one line.
+    pub fn told(&self) -> String {
+        bowline_plugin::one_line(self)
+    }
+}
+
+/// What the cluster serves, which grows when definitions are restored.
+struct World {
+    resources: Arc<Resources>,
+    versions: Versions,
+    filter: Filter,
+}
+
+/// Everything that the stages share.
+struct Context {
+    /// What is done with each item.
+    visitor: Arc<dyn Visitor>,
+    request: Request,
+    cluster: Arc<dyn Cluster>,
+    contents: Contents,
+    volumes: Volumes,
+    world: RwLock<Arc<World>>,
+    actions: Vec<Action<dyn RestoreItemAction>>,
+    once: Once,
+    pace: Pace,
+    namespaces: Namespaces,
+    outcomes: Outcomes,
+    operations: Mutex<Vec<RestoreOperation>>,
+    hooks: hook::Watch,
+    report: Arc<Report>,
+    progress: Arc<Progress>,
+    options: Options,
+    /// When this attempt started.
+    started: Timestamp,
+    /// When the restore first started, maybe in another process.
+    began: Timestamp,
+    stop: CancellationToken,
+}
+
+impl Context {
+    fn world(&self) -> Arc<World> {
+        Arc::clone(&self.world.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Restores what a request asks for.
+///
+/// It may be run again after a process died in the middle: what this restore has created is
+/// recognised and left as it is.
+pub async fn run(run: Run, now: Timestamp) -> Restored {
+    let report = Arc::new(Report::default());
+    let context = match Box::pin(prepare(run, Arc::clone(&report), now)).await {
+        Ok(context) => Arc::new(context),
+        Err(fatal) => return Restored::nothing(fatal, own(report)),
+    };
+    let fatal = visit_all(&context).await.err();
+    let hooks = context.hooks.finish().await;
+    match Arc::into_inner(context) {
+        Some(context) => conclude(context, fatal, hooks, report),
+        None => Restored::nothing(Fatal::Stopped, own(report)),
+    }
+}
+
+/// Fetches and asks for whatever the stages need.
+async fn prepare(run: Run, report: Arc<Report>, now: Timestamp) -> Result<Context, Fatal> {
+    let Run { request, cluster, store, actions, options, progress, stop } = run;
+    let contents = download::contents(&store, &request.backup_name, &options.scratch).await?;
+    let volumes = download::volumes(&store, &request.backup_name).await?;
+    let world = discover(&*cluster, &request, &report).await?;
+    let (resources, namespace) = (&world.resources, &options.namespace);
+    let built_in = action::restore_item_actions(&cluster, resources, namespace, &request.restore);
+    let actions = built_in.into_iter().chain(actions).collect();
+    let visitor = Arc::new(item::Restorer);
+    let parts = Parts {
+        visitor,
+        request,
+        cluster,
+        contents,
+        volumes,
+        world,
+        actions,
+        options,
+        progress,
+        stop,
+    };
+    assemble(parts, report, now).await
+}
+
+/// What differs between a restore and its dry run.
+struct Parts {
+    visitor: Arc<dyn Visitor>,
+    request: Request,
+    cluster: Arc<dyn Cluster>,
+    contents: Contents,
+    volumes: Volumes,
+    world: World,
+    actions: Vec<Named<dyn RestoreItemAction>>,
+    options: Options,
+    progress: Arc<Progress>,
+    stop: CancellationToken,
+}
+
+/// Compiles whatever the stages need, and tells what is wrong with it.
+async fn assemble(parts: Parts, report: Arc<Report>, now: Timestamp) -> Result<Context, Fatal> {
+    let Parts { request, contents, world, options, .. } = parts;
+    for refusal in &contents.refusals {
+        report.error(About::Run, format!("in the archive: {refusal}"));
+    }
+    for warning in request.namespaces(&contents).warnings {
+        report.warning(About::Run, warning);
+    }
+    let hooks = hook::Watch::new(&request.restore).map_err(Fatal::Hooks)?;
+    let (named, resources) = (parts.actions, &world.resources);
+    let actions = selection::ask(named, |plugin| plugin.applies_to(), resources, &report).await;
+    let began = request.restore.status.as_ref().and_then(|status| status.start_timestamp.as_ref());
+    let began = began.map_or(now, |began| began.0);
+    Ok(Context {
+        visitor: parts.visitor,
+        request,
+        cluster: parts.cluster,
+        contents,
+        volumes: parts.volumes,
+        world: RwLock::new(Arc::new(world)),
+        actions,
+        once: Once::default(),
+        pace: Pace::new(options.requests),
+        namespaces: Namespaces::default(),
+        outcomes: Outcomes::default(),
+        operations: Mutex::default(),
+        hooks,
+        report,
+        progress: parts.progress,
+        options,
+        started: now,
+        began,
+        stop: parts.stop,
+    })
+}
+
+async fn discover(
+    cluster: &dyn Cluster,
+    request: &Request,
+    report: &Report,
+) -> Result<World, Fatal> {
+    let Discovery { resources, failed } = cluster.discover().await.map_err(Fatal::Discover)?;
+    for failed in failed {
+        report.warning(About::Run, format!("the API group {failed}"));
+    }
+    let served = resources.iter().filter(|resource| !resource.id.resource.contains('/'));
+    let versions = Versions::new(served.clone().cloned());
+    let resources = Arc::new(Resources::new(served.cloned()));
+    let filter = Filter::new(&request.filter, &resources);
+    Ok(World { resources, versions, filter })
+}
+
+/// Visits the archive, step by step.
+async fn visit_all(context: &Arc<Context>) -> Result<(), Fatal> {
+    let world = context.world();
+    let kinds: Vec<&GroupResource> = context
+        .contents
+        .kinds()
+        .map(|(kind, _)| kind)
+        .filter(|kind| world.filter.kind(kind).is_restore())
+        .collect();
+    if kinds.is_empty() {
+        context.report.warning(About::Run, "there are zero items to be restored");
+    }
+    let steps = order::steps(kinds, &context.options.priorities, &world.resources);
+    let planned: Vec<_> = steps.iter().map(|step| items_of(context, &world, step)).collect();
+    context.progress.expect(planned.iter().map(|(_, items)| items.len()).sum());
+    for (stage, items) in planned {
+        tracing::debug!(?stage, items = items.len(), "next step");
+        visit_step(context, items).await;
+        if context.stop.is_cancelled() {
+            return Err(Fatal::Stopped);
+        }
+        if stage == Stage::Definitions && context.outcomes.has_written("CustomResourceDefinition") {
+            let Context { cluster, request, report, .. } = &**context;
+            let world = discover(&**cluster, request, report).await?;
+            *context.world.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(world);
+        }
+    }
+    Ok(())
+}
+
+/// The items of a step, as far as their place tells.
+fn items_of(context: &Context, world: &World, step: &Step) -> (Stage, Vec<ResourceIdentifier>) {
+    let mut items = Vec::new();
+    for kind in &step.kinds {
+        let Some(stored) = context.contents.kind(kind) else { continue };
+        for (namespace, name) in stored.items() {
+            if world.filter.place(kind, namespace, name).is_restore() {
+                items.push(ResourceIdentifier {
+                    group: kind.group.clone(),
+                    resource: kind.resource.clone(),
+                    namespace: namespace.to_owned(),
+                    name: name.to_owned(),
+                });
+            }
+        }
+    }
+    (step.stage, items)
+}
+
+/// Visits items side by side.
+async fn visit_step(context: &Arc<Context>, items: Vec<ResourceIdentifier>) {
+    let places = Arc::new(Semaphore::new(context.options.items.max(1)));
+    let world = context.world();
+    let mut tasks = JoinSet::new();
+    for id in items {
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { break };
+        if context.stop.is_cancelled() {
+            break;
+        }
+        let (shared, world) = (Arc::clone(context), Arc::clone(&world));
+        let task = async move {
+            shared.visitor.visit(&shared, &world, id, Why::Turn).await;
+            drop(place);
+        };
+        tasks.spawn(task.in_current_span());
+        while let Some(ended) = tasks.try_join_next() {
+            tell_broken(context, ended);
+        }
+    }
+    while let Some(ended) = tasks.join_next().await {
+        tell_broken(context, ended);
+    }
+}
+
+fn tell_broken(context: &Context, ended: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended {
+        context.report.error(About::Run, format!("the restore of an item broke off: {error}"));
+    }
+}
+
+/// Draws the conclusions from what the stages noted.
+fn conclude(
+    context: Context,
+    fatal: Option<Fatal>,
+    hooks: (u64, u64),
+    report: Arc<Report>,
+) -> Restored {
+    let (resources, items) = (context.outcomes.list(), context.outcomes.count());
+    let operations = context.operations.into_inner().unwrap_or_else(PoisonError::into_inner);
+    drop(context.report);
+    Restored { fatal, report: own(report), resources, items, operations, hooks }
+}
+
+impl Restored {
+    fn nothing(fatal: Fatal, report: Report) -> Self {
+        Self {
+            fatal: Some(fatal),
+            report,
+            resources: ResourceList::default(),
+            items: 0,
+            operations: Vec::new(),
+            hooks: (0, 0),
+        }
+    }
+}
+
+/// The report, which nobody else has any more.
+fn own(report: Arc<Report>) -> Report {
+    Arc::into_inner(report).unwrap_or_default()
+}

@@ -1,0 +1,38 @@
+//! APIServices that the API server makes by itself.
+
+use async_trait::async_trait;
+use bowline_api::Restore;
+use bowline_plugin::{Encoded, Item, ResourceSelector, RestoreItemAction, RestoreOutput, Result};
+
+/// Skips APIServices that the API server made for its own groups and for those of definitions: it
+/// has made, or will make, those that fit.
+pub(super) struct ApiService;
+
+/// On APIServices that the API server made.
+const AUTO_MANAGED: &str = "kube-aggregator.kubernetes.io/automanaged";
+
+#[async_trait]
+impl RestoreItemAction for ApiService {
+    async fn applies_to(&self) -> Result<ResourceSelector> {
+        let label_selector = AUTO_MANAGED.to_owned();
+        Ok(ResourceSelector { label_selector, ..ResourceSelector::resources(["apiservices"]) })
+    }
+
+    async fn execute(&self, item: &Item, _: &Item, _: &Encoded<Restore>) -> Result<RestoreOutput> {
+        Ok(RestoreOutput::skip(item))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::execute;
+    use super::*;
+    use serde_json::json;
+
+    #[tokio::test]
+    async fn what_the_api_server_makes_is_skipped() {
+        let item = json!({"kind": "APIService", "metadata": {"name": "v1.apps"}});
+        let output = execute(&ApiService, &item, &Restore::default()).await.unwrap();
+        assert!(output.skip_restore);
+    }
+}

@@ -1,0 +1,216 @@
+//! Hooks that are init containers.
+//!
+//! A pod asks for one itself, by annotations, or the restore asks for some. What the pod asks for
+//! holds, and then what the restore asks for does not.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use bowline_api::Restore;
+use bowline_api::annotation::hook::{INIT_COMMAND, INIT_IMAGE, INIT_NAME};
+use bowline_api::restore::{RestoreHooks, RestoreResourceHooks};
+use bowline_plugin::{
+    Code, Encoded, Error, Item, ResourceSelector, RestoreItemAction, RestoreOutput, Result,
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+
+use super::json::{map, text};
+use super::{read, target_namespace, write};
+use crate::glob::Globs;
+use crate::selector::Selector;
+
+/// Adds the init containers of hooks to pods, before those that a pod has, but after the one that
+/// waits for its volumes.
+pub(super) struct InitRestoreHook {
+    hooks: Result<Vec<Hook>>,
+}
+
+/// The init container that waits until the volumes of a pod are filled.
+const RESTORE_WAIT: &str = "restore-wait";
+
+/// What the name of an init container begins with whose hook gives it none.
+const GENERATED: &str = "velero-restore-init-";
+
+/// Init containers for some pods.
+struct Hook {
+    included_namespaces: Globs,
+    excluded_namespaces: Globs,
+    labels: Selector,
+    containers: Vec<Value>,
+}
+
+/// What is read of a pod.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Pod {
+    metadata: Metadata,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Metadata {
+    namespace: String,
+    name: String,
+    uid: String,
+    labels: Option<BTreeMap<String, String>>,
+    annotations: Option<BTreeMap<String, String>>,
+}
+
+impl Hook {
+    /// Hooks are for pods, whatever resources they name: so it is in Velero.
+    fn new(hook: &RestoreResourceHooks) -> Result<Self> {
+        let init = hook.post_hooks.iter().filter_map(|hook| hook.init.as_ref());
+        let containers: Vec<_> = init.flat_map(|init| &init.init_containers).cloned().collect();
+        if !containers.iter().all(is_complete) {
+            return Err(invalid(
+                &"invalid InitContainer in restore hook, it doesn't have Command, Name or Image \
+                 field",
+            ));
+        }
+        let labels = hook.label_selector.as_ref().map(Selector::new).transpose();
+        Ok(Self {
+            included_namespaces: Globs::new(&hook.included_namespaces)
+                .map_err(|error| invalid(&error))?,
+            excluded_namespaces: Globs::new(&hook.excluded_namespaces)
+                .map_err(|error| invalid(&error))?,
+            labels: labels.map_err(|error| invalid(&error))?.unwrap_or_default(),
+            containers,
+        })
+    }
+
+    fn is_for(&self, namespace: &str, labels: &BTreeMap<String, String>) -> bool {
+        let included = &self.included_namespaces;
+        !self.excluded_namespaces.matches(namespace)
+            && (included.is_empty() || included.matches(namespace))
+            && self.labels.matches(labels)
+    }
+}
+
+fn is_complete(container: &Value) -> bool {
+    let has_command = container["command"].as_array().is_some_and(|command| !command.is_empty());
+    has_command && !text(container, "/name").is_empty() && !text(container, "/image").is_empty()
+}
+
+fn invalid(reason: &impl ToString) -> Error {
+    Error::new(Code::InvalidArgument, reason.to_string())
+}
+
+/// The init container that a pod asks for itself.
+fn from_annotations(pod: &Pod, uid: &str) -> Result<Option<Value>> {
+    let annotations = pod.metadata.annotations.as_ref();
+    let get = |key| annotations.and_then(|all| all.get(key)).filter(|value| !value.is_empty());
+    let Some(image) = get(INIT_IMAGE) else { return Ok(None) };
+    let Some(command) = get(INIT_COMMAND) else {
+        return Err(invalid(&format!(
+            "annotation {INIT_IMAGE} asks for an init container without a command: add \
+             {INIT_COMMAND}, which may be `[]` to run what the image does by itself"
+        )));
+    };
+    let name = get(INIT_NAME).cloned().unwrap_or_else(|| generated_name(pod, uid));
+    let mut container = json!({"name": name, "image": image});
+    let command = parse_command(command)?;
+    if !command.is_empty() {
+        container["command"] = command.into();
+    }
+    Ok(Some(container))
+}
+
+/// The program and its arguments as a JSON list, or the program alone. A list that is broken would
+/// be a program that no image has, and a pod that never starts.
+fn parse_command(text: &str) -> Result<Vec<String>> {
+    if !text.starts_with('[') {
+        return Ok(vec![text.to_owned()]);
+    }
+    // The text is not told, for it may hold a password.
+    serde_json::from_str(text).map_err(|_| {
+        invalid(&format!("annotation {INIT_COMMAND} begins with `[` but is no JSON list of texts"))
+    })
+}
+
+/// The same in each restore of the same pod. In Velero it is random.
+fn generated_name(pod: &Pod, uid: &str) -> String {
+    let Metadata { namespace, name, .. } = &pod.metadata;
+    let hash = Sha256::digest(format!("{uid}/{namespace}/{name}"));
+    format!("{GENERATED}{:02x}{:02x}{:02x}{:02x}", hash[0], hash[1], hash[2], hash[3])
+}
+
+/// The init containers to add. `namespace` is the one that the pod is restored to, `uid` the one
+/// that it had.
+fn wanted(pod: &Pod, uid: &str, namespace: &str, hooks: &Result<Vec<Hook>>) -> Result<Vec<Value>> {
+    if let Some(container) = from_annotations(pod, uid)? {
+        return Ok(vec![container]);
+    }
+    let hooks = hooks.as_ref().map_err(Clone::clone)?;
+    let no_labels = BTreeMap::new();
+    let labels = pod.metadata.labels.as_ref().unwrap_or(&no_labels);
+    let applicable = hooks.iter().filter(|hook| hook.is_for(namespace, labels));
+    Ok(applicable.flat_map(|hook| &hook.containers).cloned().collect())
+}
+
+fn change(pod: &mut Value, hooks: Vec<Value>) -> bool {
+    let Some(spec) = map(pod, "/spec").filter(|_| !hooks.is_empty()) else { return false };
+    let mut all = match spec.remove("initContainers") {
+        Some(Value::Array(own)) => own,
+        _ => Vec::new(),
+    };
+    let waits = all.first().is_some_and(|first| text(first, "/name") == RESTORE_WAIT);
+    let mut own = all.split_off(usize::from(waits));
+    own.retain(|container| !hooks.iter().any(|hook| is_of(container, hook)));
+    all.extend(hooks);
+    all.extend(own);
+    spec.insert("initContainers".to_owned(), all.into());
+    true
+}
+
+/// Whether an earlier restore added an init container for the same hook. The pod has been backed up
+/// with it since, and two of one name would be refused. It may have another image by now.
+fn is_of(container: &Value, hook: &Value) -> bool {
+    let (own, new) = (text(container, "/name"), text(hook, "/name"));
+    let are_generated = own.starts_with(GENERATED) && new.starts_with(GENERATED);
+    (own == new || are_generated) && container["command"] == hook["command"]
+}
+
+impl InitRestoreHook {
+    pub(super) fn new(hooks: &RestoreHooks) -> Self {
+        let has_init =
+            |hook: &&RestoreResourceHooks| hook.post_hooks.iter().any(|hook| hook.init.is_some());
+        let compile = |hook: &RestoreResourceHooks| {
+            let what = format!("restore hook {:?}", hook.name);
+            Hook::new(hook).map_err(|error| error.context(what))
+        };
+        Self { hooks: hooks.resources.iter().filter(has_init).map(compile).collect() }
+    }
+}
+
+#[async_trait]
+impl RestoreItemAction for InitRestoreHook {
+    async fn applies_to(&self) -> Result<ResourceSelector> {
+        Ok(ResourceSelector::resources(["pods"]))
+    }
+
+    async fn execute(
+        &self,
+        item: &Item,
+        item_from_backup: &Item,
+        restore: &Encoded<Restore>,
+    ) -> Result<RestoreOutput> {
+        let pod: Pod = read(item)?;
+        // The uid has been removed from what is restored.
+        let backed_up: Pod = read(item_from_backup)?;
+        let namespace = target_namespace(&restore.spec, &pod.metadata.namespace);
+        let hooks = wanted(&pod, &backed_up.metadata.uid, namespace, &self.hooks)?;
+        let mut output = RestoreOutput::unchanged(item);
+        if !hooks.is_empty() {
+            let mut pod: Value = read(item)?;
+            if change(&mut pod, hooks) {
+                output.item = write(&pod)?;
+            }
+        }
+        Ok(output)
+    }
+}

@@ -1,0 +1,182 @@
+//! What actions look up in the cluster.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use bowline_api::label;
+use bowline_plugin::{Class, Code, Error, Result};
+use futures::StreamExt as _;
+use serde::Deserialize;
+use tokio::sync::OnceCell;
+
+use crate::cluster::{self, Cluster, Query};
+use crate::resource::{GroupResource, Resources};
+
+/// Reads the cluster on behalf of the actions.
+pub(super) struct Lookup {
+    cluster: Arc<dyn Cluster>,
+    resources: Arc<Resources>,
+    /// The server's, where the ConfigMaps for actions are.
+    namespace: String,
+}
+
+/// What has been learned once, also that it cannot be learned.
+pub(super) type Learned<T> = OnceCell<Result<T>>;
+
+/// What was learned, or is learned now by whoever comes first. A failure that may pass is not kept:
+/// the next one who needs the answer asks again.
+pub(super) async fn learn<T: Send>(
+    learned: &Learned<T>,
+    read: impl Future<Output = Result<T>> + Send,
+) -> Result<&T> {
+    let settle = || async {
+        match read.await {
+            Err(error) if error.class() == Class::Transient => Err(error),
+            settled => Ok(settled),
+        }
+    };
+    learned.get_or_try_init(settle).await?.as_ref().map_err(Clone::clone)
+}
+
+/// The names of the ServiceAccounts in each namespace.
+#[derive(Default)]
+pub(super) struct Accounts(HashMap<String, HashSet<String>>);
+
+impl Accounts {
+    /// Whether a name is one that Kubernetes gave to the token of a ServiceAccount that is there:
+    /// `<account>-token-<random>`.
+    pub(super) fn have_token(&self, namespace: &str, name: &str) -> bool {
+        let Some(accounts) = self.0.get(namespace) else { return false };
+        name.match_indices("-token-").any(|(end, _)| accounts.contains(&name[..end]))
+    }
+}
+
+impl Lookup {
+    pub(super) fn new(
+        cluster: &Arc<dyn Cluster>,
+        resources: &Arc<Resources>,
+        namespace: &str,
+    ) -> Self {
+        Self {
+            cluster: Arc::clone(cluster),
+            resources: Arc::clone(resources),
+            namespace: namespace.to_owned(),
+        }
+    }
+
+    /// The data of the ConfigMap for an action, which is found by its labels. Nothing if there is
+    /// none.
+    pub(super) async fn config(&self, action: &str) -> Result<BTreeMap<String, String>> {
+        #[derive(Deserialize)]
+        struct ConfigMap {
+            data: Option<BTreeMap<String, String>>,
+        }
+        let Some(resource) = self.resources.core("configmaps") else { return Ok(BTreeMap::new()) };
+        let failed = |error| explain(&error, &format!("cannot read the ConfigMap for {action}"));
+        let label_selector = format!("{},{action}=RestoreItemAction", label::PLUGIN_CONFIG);
+        let query = Query { namespace: Some(self.namespace.clone()), label_selector };
+        let mut list = self.cluster.list(resource, query.clone());
+        let Some(found) = list.next().await else { return Ok(BTreeMap::new()) };
+        let found = found.map_err(failed)?;
+        if let Some(second) = list.next().await {
+            let (one, other) = (&found.name, second.map_err(failed)?.name);
+            return Err(Error::new(
+                Code::FailedPrecondition,
+                format!(
+                    "found more than one ConfigMap matching label selector {:?}, among them {one} \
+                     and {other}: remove the labels from all but one",
+                    query.label_selector
+                ),
+            ));
+        }
+        let config: ConfigMap = super::read(&found.item)
+            .map_err(|error| error.context(format_args!("ConfigMap {}", found.name)))?;
+        Ok(config.data.unwrap_or_default())
+    }
+
+    /// The ServiceAccounts of the cluster.
+    pub(super) async fn accounts(&self) -> Result<Accounts> {
+        let mut accounts = Accounts::default();
+        let Some(resource) = self.resources.core("serviceaccounts") else { return Ok(accounts) };
+        let mut list = self.cluster.list(resource, Query::default());
+        while let Some(account) = list.next().await {
+            match account {
+                Ok(account) => {
+                    accounts.0.entry(account.namespace).or_default().insert(account.name);
+                }
+                Err(cluster::Error::Object(error)) => {
+                    tracing::warn!("a ServiceAccount cannot be read and is passed over: {error}");
+                }
+                Err(error) => return Err(explain(&error, "cannot list the ServiceAccounts")),
+            }
+        }
+        Ok(accounts)
+    }
+
+    /// Fails if there is no such StorageClass.
+    pub(super) async fn require_storage_class(&self, name: &str) -> Result<()> {
+        let id = GroupResource::new("storage.k8s.io", "storageclasses");
+        let found = match self.resources.find(&id) {
+            Some(resource) if !name.is_empty() => {
+                self.cluster.get(resource, "", name).await.map_err(|error| {
+                    explain(&error, &format!("cannot read storage class {name:?}"))
+                })?
+            }
+            _ => None,
+        };
+        let missing = || {
+            let message = format!("the cluster has no storage class {name:?}: create it first");
+            Error::new(Code::NotFound, message)
+        };
+        found.map(|_| ()).ok_or_else(missing)
+    }
+}
+
+fn explain(error: &cluster::Error, what: &str) -> Error {
+    use cluster::Error::{Expired, Refused, Silent, Unreachable};
+    let code = match error {
+        Unreachable(_) | Silent(_) | Expired { .. } | Refused { code: 429 | 500.., .. } => {
+            Code::Unavailable
+        }
+        Refused { code: 401 | 403, .. } => Code::PermissionDenied,
+        _ => Code::Unknown,
+    };
+    Error::new(code, error.to_string()).context(what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_answer_is_kept_and_a_failure_only_if_it_will_not_pass() {
+        let gone = || Error::new(Code::Unavailable, "gone");
+        let forbidden = || Error::new(Code::PermissionDenied, "forbidden");
+
+        let learned = Learned::new();
+        assert_eq!(learn(&learned, async { Err(gone()) }).await, Err(gone()));
+        assert_eq!(learn(&learned, async { Ok(1) }).await, Ok(&1));
+        assert_eq!(learn(&learned, async { Ok(2) }).await, Ok(&1));
+
+        let learned = Learned::new();
+        assert_eq!(learn(&learned, async { Err(forbidden()) }).await, Err(forbidden()));
+        assert_eq!(learn(&learned, async { Ok(1) }).await, Err(forbidden()));
+    }
+
+    #[test]
+    fn a_token_is_named_after_its_account() {
+        let names = ["app", "a-token-b"].map(str::to_owned).into();
+        let accounts = Accounts([("shop".to_owned(), names)].into());
+        for (namespace, name, is_token) in [
+            ("shop", "app-token-x7k2p", true),
+            ("shop", "a-token-b-token-x7k2p", true),
+            ("shop", "app-token-", true),
+            ("shop", "app-token", false),
+            ("shop", "my-app-token-x7k2p", false),
+            ("shop", "application-token-x7k2p", false),
+            ("other", "app-token-x7k2p", false),
+        ] {
+            assert_eq!(accounts.have_token(namespace, name), is_token, "{namespace}/{name}");
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! Writes an object: one create, and only where it exists already a look at what is there.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bowline_api::label;
+use bowline_plugin::{Item, ResourceIdentifier};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::Context;
+use super::difference;
+use super::outcome::Action;
+use super::request::{Existing as Policy, Request};
+use crate::cluster::{Door, Error};
+use crate::resource::Resource;
+
+/// How often a definition is looked at until it is served.
+const DEFINITION_PAUSE: Duration = Duration::from_millis(200);
+
+/// Creates an object, or does with the one that is there what the policy says.
+pub(super) async fn apply(
+    context: &Context,
+    resource: &Arc<Resource>,
+    namespace: &str,
+    id: &ResourceIdentifier,
+    object: &Value,
+) -> Result<Action, String> {
+    let item = Item::from_object(object).map_err(|error| error.to_string())?;
+    let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
+    let create = || context.cluster.create(resource, namespace, &item);
+    let action = match context.pace.ask(create).await {
+        Ok(_) => Action::Created,
+        Err(error) if may_be_there(resource, &error) => {
+            let get = || context.cluster.get(resource, namespace, name);
+            match context.pace.ask(get).await.map_err(|error| error.to_string())? {
+                Some(found) => {
+                    let found: Value = found.item.parse().map_err(|error| error.to_string())?;
+                    Existing { context, resource, namespace, name, id }
+                        .settle(object, &found)
+                        .await?
+                }
+                // Its port is taken by another, or it went away in between.
+                None => return Err(format!("it cannot be created: {error}")),
+            }
+        }
+        Err(error) => return Err(format!("it cannot be created: {error}")),
+    };
+    if is_definition(resource) {
+        until_served(context, resource, name).await?;
+    }
+    Ok(action)
+}
+
+/// Writes the status of an object.
+pub(super) async fn status(
+    context: &Context,
+    resource: &Arc<Resource>,
+    namespace: &str,
+    name: &str,
+    status: Value,
+) -> Result<(), Error> {
+    let change = json!({ "status": status });
+    let patch = async |door| context.cluster.patch(resource, namespace, name, door, &change).await;
+    match context.pace.ask(|| patch(Door::Status)).await {
+        // A kind without that door has its status among its other fields.
+        Err(error) if error.is_not_found() => {
+            context.pace.ask(|| patch(Door::Whole)).await.map(drop)
+        }
+        outcome => outcome.map(drop),
+    }
+}
+
+fn is_definition(resource: &Resource) -> bool {
+    resource.id.group == "apiextensions.k8s.io"
+        && resource.id.resource == "customresourcedefinitions"
+}
+
+/// Whether an object was not created, maybe because it is there.
+pub(super) fn may_be_there(resource: &Resource, error: &Error) -> bool {
+    error.is_already_there() || is_taken_port(resource, error)
+}
+
+/// Whether a Service was refused because a port of it is in use, which may be its own.
+fn is_taken_port(resource: &Resource, error: &Error) -> bool {
+    matches!(error, Error::Refused { code: 422, message, .. }
+        if resource.is_core("services") && message.contains("provided port is already allocated"))
+}
+
+/// An object that was there before.
+struct Existing<'a> {
+    context: &'a Context,
+    resource: &'a Arc<Resource>,
+    namespace: &'a str,
+    name: &'a str,
+    id: &'a ResourceIdentifier,
+}
+
+/// What is to be done about an object that was there before.
+#[derive(Debug, PartialEq)]
+pub(super) enum Decision {
+    /// Nothing: this very restore has created it, before a restart or in an attempt whose answer was
+    /// lost.
+    Ours,
+    /// It is as it should be. It may have to be marked as restored.
+    Same {
+        /// The patch that does so.
+        labels: Option<Value>,
+    },
+    /// It differs in these fields and stays as it is.
+    Keep(Vec<String>),
+    /// A service account that lacks something. What it has stays: tokens are mounted by these names.
+    Add(Value),
+    /// It differs in these fields and is changed.
+    Change {
+        /// The fields.
+        fields: Vec<String>,
+        /// The patch that does so.
+        patch: Value,
+        /// The patch that only marks it as restored.
+        labels: Option<Value>,
+    },
+}
+
+/// Decides what is to be done about an object that was there before.
+pub(super) fn decide(
+    request: &Request,
+    began: Timestamp,
+    resource: &Resource,
+    ours: &Value,
+    found: &Value,
+) -> Decision {
+    let some = |patch: Value| {
+        let is_empty = patch.as_object().is_none_or(serde_json::Map::is_empty);
+        (!is_empty).then_some(patch)
+    };
+    if is_of_this_restore(request, began, found) {
+        return Decision::Ours;
+    }
+    if resource.is_core("serviceaccounts") {
+        let patch = some(difference::service_account_patch(found, ours));
+        return patch.map_or(Decision::Same { labels: None }, Decision::Add);
+    }
+    let is_update = request.existing == Policy::Update;
+    let labels = is_update.then(|| difference::label_patch(found, ours)).and_then(some);
+    match difference::differs(ours, found) {
+        None => Decision::Same { labels },
+        Some(fields) if is_update => {
+            Decision::Change { fields, patch: difference::merge_patch(found, ours), labels }
+        }
+        Some(fields) => Decision::Keep(fields),
+    }
+}
+
+fn is_of_this_restore(request: &Request, began: Timestamp, found: &Value) -> bool {
+    let restore = label::value(request.name.as_str());
+    let labelled = found
+        .pointer("/metadata/labels")
+        .and_then(|labels| labels.get(label::RESTORE_NAME).and_then(Value::as_str));
+    let created = found.pointer("/metadata/creationTimestamp").and_then(Value::as_str);
+    let created = created.and_then(|text| text.parse::<Timestamp>().ok());
+    // The API server counts whole seconds.
+    labelled == Some(&restore)
+        && created.is_some_and(|created| created.as_second() >= began.as_second())
+}
+
+impl Existing<'_> {
+    async fn settle(&self, ours: &Value, found: &Value) -> Result<Action, String> {
+        let Self { context, resource, id, .. } = self;
+        let report = &context.report;
+        match decide(&context.request, context.began, resource, ours, found) {
+            Decision::Ours => Ok(Action::Created),
+            Decision::Same { labels } => {
+                self.label(labels).await?;
+                Ok(Action::Skipped)
+            }
+            Decision::Keep(fields) => {
+                let text = format!(
+                    "could not restore, {} {:?} already exists. Warning: the in-cluster version is \
+                     different than the backed-up version: {}",
+                    resource.kind,
+                    self.name,
+                    fields.join(", ")
+                );
+                report.warning(*id, text);
+                Ok(Action::Skipped)
+            }
+            Decision::Add(patch) => match self.patch(&patch).await {
+                Ok(()) => Ok(Action::Updated),
+                Err(error) => {
+                    report.warning(*id, format!("it exists and could not be merged: {error}"));
+                    Ok(Action::Failed)
+                }
+            },
+            Decision::Change { patch, labels, .. } => match self.patch(&patch).await {
+                Ok(()) => Ok(Action::Updated),
+                Err(error) => {
+                    report.warning(*id, format!("it exists and could not be updated: {error}"));
+                    self.label(labels).await?;
+                    Ok(Action::Failed)
+                }
+            },
+        }
+    }
+
+    /// Marks it as restored, and changes nothing else.
+    async fn label(&self, patch: Option<Value>) -> Result<(), String> {
+        let Some(patch) = patch else { return Ok(()) };
+        let patched = self.patch(&patch).await;
+        patched.map_err(|error| format!("its labels could not be updated: {error}"))
+    }
+
+    async fn patch(&self, patch: &Value) -> Result<(), Error> {
+        let Self { context, resource, namespace, name, .. } = self;
+        let send = || context.cluster.patch(resource, namespace, name, Door::Whole, patch);
+        context.pace.ask(send).await.map(drop)
+    }
+}
+
+/// Waits until the API server serves what a definition defines.
+async fn until_served(
+    context: &Context,
+    resource: &Arc<Resource>,
+    name: &str,
+) -> Result<(), String> {
+    let limit = context.options.resource_timeout;
+    let deadline = Instant::now() + limit;
+    loop {
+        let get = || context.cluster.get(resource, "", name);
+        let found = context.pace.ask(get).await.map_err(|error| error.to_string())?;
+        let definition = found.and_then(|found| found.item.parse::<Value>().ok());
+        if definition.as_ref().is_some_and(is_served) {
+            return Ok(());
+        }
+        if Instant::now() >= deadline || context.stop.is_cancelled() {
+            return Err(format!("it was created but is not served after {} s", limit.as_secs()));
+        }
+        tokio::time::sleep(DEFINITION_PAUSE).await;
+    }
+}
+
+fn is_served(definition: &Value) -> bool {
+    let conditions = definition.pointer("/status/conditions").and_then(Value::as_array);
+    let holds = |kind: &str| {
+        conditions
+            .into_iter()
+            .flatten()
+            .any(|condition| condition["type"] == kind && condition["status"] == "True")
+    };
+    holds("Established") && holds("NamesAccepted")
+}

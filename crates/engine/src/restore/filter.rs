@@ -1,0 +1,290 @@
+//! What of a backup is restored: which kinds, which namespaces, which items.
+//!
+//! A [`Spec`] enters, compiled once into a [`Filter`] that answers with a [`Verdict`]. Namespaces
+//! are those of the backup, not those that they are mapped to. The rules are those of Velero's
+//! `pkg/restore/restore.go`:
+//!
+//! - Excludes win over includes; nothing included means everything.
+//! - What is cluster-scoped is restored unless `includeClusterResources` is false. If it is not set
+//!   and any namespace is selected or excluded, only as what other items need.
+//! - A kind that the cluster does not know is judged by its name: an action may still change it.
+//! - The [`ALWAYS`] kinds are looked at whatever the lists say, as they carry what volumes need.
+//! - Pods and jobs that have ended, and the shadows of static pods, are left alone.
+//!
+//! One rule is ours: the Namespace object of a namespace that is not restored is not restored
+//! either. With `includeClusterResources: true`, Velero makes empty namespaces of them.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use bowline_api::annotation;
+use serde_json::Value;
+
+pub use crate::backup::filter::Lists;
+use crate::glob::{Glob, Globs};
+use crate::resource::{GroupResource, Resources};
+use crate::selector::Selector;
+
+/// Kinds that lists and labels do not keep out.
+pub const ALWAYS: [&str; 2] =
+    ["datauploads.velero.io", "volumesnapshotcontents.snapshot.storage.k8s.io"];
+
+/// On the shadow of a pod that a node runs by itself.
+const MIRROR_POD: &str = "kubernetes.io/config.mirror";
+
+/// Whether something is restored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is.
+    Restore,
+    /// It is not.
+    Skip(Reason),
+}
+
+impl Verdict {
+    /// Whether it is restored.
+    pub fn is_restore(self) -> bool {
+        self == Self::Restore
+    }
+
+    /// The first one that skips, else the other.
+    fn and_then(self, other: impl FnOnce() -> Self) -> Self {
+        if self.is_restore() { other() } else { self }
+    }
+}
+
+/// Why something is not restored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// Its kind is excluded.
+    KindExcluded,
+    /// Its kind is not among those that were selected.
+    KindNotIncluded,
+    /// Its namespace is excluded.
+    NamespaceExcluded,
+    /// Its namespace is not among those that were selected.
+    NamespaceNotIncluded,
+    /// It is cluster-scoped, and nothing that is shall be restored.
+    NoClusterResources,
+    /// It is cluster-scoped, and the restore is of some namespaces only.
+    SomeNamespaces,
+    /// Its labels were not asked for.
+    NotSelected,
+    /// It had done its work when the backup was taken.
+    Completed,
+    /// It is the shadow of a pod that a node runs by itself.
+    MirrorPod,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::KindExcluded => "its kind is excluded",
+            Self::KindNotIncluded => "its kind is not included",
+            Self::NamespaceExcluded => "its namespace is excluded",
+            Self::NamespaceNotIncluded => "its namespace is not included",
+            Self::NoClusterResources => {
+                "it is cluster-scoped, and includeClusterResources is false"
+            }
+            Self::SomeNamespaces => {
+                "it is cluster-scoped, and the restore is of some namespaces only"
+            }
+            Self::NotSelected => "its labels are not selected",
+            Self::Completed => "it had completed when the backup was taken",
+            Self::MirrorPod => "it is a mirror pod, which its node makes by itself",
+        })
+    }
+}
+
+/// What a user asked for. The default is everything.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Spec {
+    /// Patterns of namespaces.
+    pub namespaces: Lists,
+    /// Kinds, as users spell them.
+    pub kinds: Lists,
+    /// `includeClusterResources`
+    pub cluster_resources: Option<bool>,
+    /// Labels. One of several is enough; none selects everything.
+    pub selectors: Vec<Selector>,
+    /// Kinds whose status is restored. None means none.
+    pub status: Option<Lists>,
+}
+
+/// A compiled [`Spec`].
+#[derive(Debug)]
+pub struct Filter {
+    namespaces: Choice,
+    kinds: Choice,
+    cluster_resources: Option<bool>,
+    selectors: Vec<Selector>,
+    status: Option<Choice>,
+}
+
+impl Filter {
+    /// Compiles a spec. Names of kinds are resolved, so that a user may write `deploy`; those that
+    /// are not known are kept as patterns. To be done again when the cluster has learnt new kinds.
+    pub fn new(spec: &Spec, resources: &Resources) -> Self {
+        let resolved = |glob: &Glob| match resources.resolve(glob.as_str()) {
+            Some(resource) => Glob::literal(resource.id.to_string()),
+            None => glob.clone(),
+        };
+        Self {
+            namespaces: Choice::new(&spec.namespaces, Glob::clone),
+            kinds: Choice::new(&spec.kinds, resolved),
+            cluster_resources: spec.cluster_resources,
+            selectors: spec.selectors.clone(),
+            status: spec.status.as_ref().map(|lists| Choice::new(lists, resolved)),
+        }
+    }
+
+    /// Whether any item of a kind can be restored by its turn.
+    pub fn kind(&self, kind: &GroupResource) -> Verdict {
+        let name = kind.to_string();
+        match self.kinds.says(&name) {
+            _ if ALWAYS.contains(&name.as_str()) => Verdict::Restore,
+            Said::Excluded => Verdict::Skip(Reason::KindExcluded),
+            Said::NotIncluded => Verdict::Skip(Reason::KindNotIncluded),
+            Said::Included => Verdict::Restore,
+        }
+    }
+
+    /// Whether items in a namespace of the backup are restored.
+    pub fn namespace(&self, name: &str) -> Verdict {
+        match self.namespaces.says(name) {
+            Said::Excluded => Verdict::Skip(Reason::NamespaceExcluded),
+            Said::NotIncluded => Verdict::Skip(Reason::NamespaceNotIncluded),
+            Said::Included => Verdict::Restore,
+        }
+    }
+
+    /// Whether an item can be restored by its turn, as far as its kind and place tell.
+    pub fn place(&self, kind: &GroupResource, namespace: &str, name: &str) -> Verdict {
+        self.kind(kind).and_then(|| match self.cluster_resources {
+            _ if !namespace.is_empty() => self.in_namespace(kind, namespace),
+            Some(false) => Verdict::Skip(Reason::NoClusterResources),
+            None if !self.namespaces.is_everything() => Verdict::Skip(Reason::SomeNamespaces),
+            _ => self.namespace_object(kind, name),
+        })
+    }
+
+    /// Whether the labels of an item were asked for.
+    pub fn labels(&self, kind: &GroupResource, labels: &BTreeMap<String, String>) -> Verdict {
+        let is_selected = self.selectors.is_empty()
+            || self.selectors.iter().any(|selector| selector.matches(labels))
+            || is_always(kind);
+        if is_selected { Verdict::Restore } else { Verdict::Skip(Reason::NotSelected) }
+    }
+
+    /// Whether an item that another one needs is restored. Labels do not count, nor does it matter
+    /// that the restore is of some namespaces only. What must be included always is.
+    pub fn additional(
+        &self,
+        kind: &GroupResource,
+        namespace: &str,
+        name: &str,
+        must_be_included: bool,
+    ) -> Verdict {
+        if must_be_included {
+            return Verdict::Restore;
+        }
+        self.kind(kind).and_then(|| match self.cluster_resources {
+            _ if !namespace.is_empty() => self.in_namespace(kind, namespace),
+            Some(false) => Verdict::Skip(Reason::NoClusterResources),
+            _ => self.namespace_object(kind, name),
+        })
+    }
+
+    /// Whether the status of an item is restored. What the item itself says counts more than the
+    /// lists.
+    pub fn restores_status(
+        &self,
+        kind: &GroupResource,
+        annotations: &BTreeMap<String, String>,
+    ) -> bool {
+        let own = annotations.get(annotation::RESTORE_STATUS);
+        match own.map(|own| own.trim().to_ascii_lowercase()).as_deref() {
+            Some("true") => true,
+            Some("false") => false,
+            _ => {
+                let name = kind.to_string();
+                self.status.as_ref().is_some_and(|status| status.says(&name) == Said::Included)
+            }
+        }
+    }
+
+    fn in_namespace(&self, kind: &GroupResource, namespace: &str) -> Verdict {
+        if is_always(kind) { Verdict::Restore } else { self.namespace(namespace) }
+    }
+
+    fn namespace_object(&self, kind: &GroupResource, name: &str) -> Verdict {
+        let is_namespace = kind.group.is_empty() && kind.resource == "namespaces";
+        if is_namespace { self.namespace(name) } else { Verdict::Restore }
+    }
+}
+
+/// Whether an item is one that must not be brought back, whatever was asked for.
+pub fn content(kind: &GroupResource, object: &Value) -> Verdict {
+    let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    match (kind.group.as_str(), kind.resource.as_str()) {
+        ("", "pods") => {
+            let annotations = object.pointer("/metadata/annotations");
+            let mirror = annotations.and_then(|annotations| annotations.get(MIRROR_POD));
+            if matches!(text("/status/phase"), "Succeeded" | "Failed") {
+                Verdict::Skip(Reason::Completed)
+            } else if mirror.and_then(Value::as_str).is_some_and(|mirror| !mirror.is_empty()) {
+                Verdict::Skip(Reason::MirrorPod)
+            } else {
+                Verdict::Restore
+            }
+        }
+        ("batch", "jobs") if !text("/status/completionTime").is_empty() => {
+            Verdict::Skip(Reason::Completed)
+        }
+        _ => Verdict::Restore,
+    }
+}
+
+fn is_always(kind: &GroupResource) -> bool {
+    ALWAYS.contains(&kind.to_string().as_str())
+}
+
+/// Compiled [`Lists`]. Not that of backups, for which two kinds are never a user's choice.
+#[derive(Debug)]
+struct Choice {
+    /// None if nothing was said.
+    included: Option<Globs>,
+    excluded: Globs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Said {
+    Included,
+    NotIncluded,
+    Excluded,
+}
+
+impl Choice {
+    fn new(lists: &Lists, resolved: impl Fn(&Glob) -> Glob) -> Self {
+        let included = lists.included.iter().map(&resolved).collect();
+        Self {
+            included: (!lists.included.is_empty()).then_some(included),
+            excluded: lists.excluded.iter().map(resolved).collect(),
+        }
+    }
+
+    fn says(&self, name: &str) -> Said {
+        match &self.included {
+            _ if self.excluded.matches(name) => Said::Excluded,
+            Some(included) if !included.matches(name) => Said::NotIncluded,
+            _ => Said::Included,
+        }
+    }
+
+    fn is_everything(&self) -> bool {
+        self.excluded.is_empty() && self.included.as_ref().is_none_or(Globs::is_everything)
+    }
+}

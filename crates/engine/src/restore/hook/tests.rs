@@ -1,0 +1,369 @@
+#![expect(clippy::needless_pass_by_value, reason = "`json!` makes values, not references")]
+
+use bowline_plugin::Item;
+use serde_json::{Value, json};
+
+use super::sight::{Sight, Step};
+use super::*;
+use crate::cluster::Fake;
+
+const COMMAND: &str = "post.hook.restore.velero.io/command";
+
+fn hooks(spec: Value) -> Hooks {
+    try_hooks(spec).unwrap()
+}
+
+fn try_hooks(spec: Value) -> Result<Hooks, Vec<String>> {
+    Hooks::new(&serde_json::from_value(json!({"resources": spec})).unwrap())
+}
+
+fn pod_with(annotations: Value, change: impl FnOnce(&mut Value)) -> Object {
+    let mut pod = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {
+            "namespace": "shop", "name": "db", "uid": "u", "labels": {"app": "db"},
+            "annotations": annotations,
+        },
+        "spec": {
+            "containers": [{"name": "main"}, {"name": "side"}],
+            "initContainers": [
+                {"name": "init"},
+                {"name": "proxy", "restartPolicy": "Always"},
+            ],
+        },
+    });
+    change(&mut pod);
+    let resource = Fake::usual().resources().core("pods").unwrap().clone();
+    Object::new(&resource, Item::from_object(&pod).unwrap()).unwrap()
+}
+
+fn annotated(annotations: Value) -> Object {
+    pod_with(annotations, |_| {})
+}
+
+fn pod() -> Object {
+    annotated(json!({}))
+}
+
+fn exec(command: &str) -> Value {
+    exec_in("", command)
+}
+
+fn exec_in(container: &str, command: &str) -> Value {
+    json!({"exec": {"container": container, "command": [command]}})
+}
+
+fn commands(plan: &Plan) -> Vec<String> {
+    plan.hooks.iter().map(|hook| hook.command.join(" ")).collect()
+}
+
+#[test]
+fn hooks_of_all_entries_that_fit_run_in_order() {
+    let hooks = hooks(json!([
+        {"name": "one", "postHooks": [exec("a"), {"init": {}}, exec("b")]},
+        {"name": "other", "includedNamespaces": ["blog"], "postHooks": [exec("c")]},
+        {"name": "two", "postHooks": [{"exec": {
+            "container": "side", "command": ["d", "e"], "onError": "Continue",
+            "execTimeout": "1m", "waitTimeout": "5m", "waitForReady": true,
+        }}]},
+    ]));
+    let plan = hooks.plan(&pod()).unwrap();
+    assert_eq!(commands(&plan), ["a", "b", "d e"]);
+    assert_eq!(
+        plan.hooks[1],
+        Hook {
+            source: Source::Spec("one".into()),
+            container: "main".into(),
+            command: vec!["b".into()],
+            on_error: OnError::Continue,
+            exec_timeout: Duration::from_secs(30),
+            wait_timeout: None,
+            wait_for_ready: false,
+        }
+    );
+    assert_eq!(
+        plan.hooks[2],
+        Hook {
+            source: Source::Spec("two".into()),
+            container: "side".into(),
+            command: vec!["d".into(), "e".into()],
+            on_error: OnError::Continue,
+            exec_timeout: Duration::from_mins(1),
+            wait_timeout: Some(Duration::from_mins(5)),
+            wait_for_ready: true,
+        }
+    );
+}
+
+#[test]
+fn the_hooks_of_a_container_stand_together_and_wait_alike() {
+    let ready = json!({"exec": {"container": "side", "command": ["d"], "waitForReady": true}});
+    let hooks = hooks(json!([
+        {"name": "one", "postHooks": [exec_in("side", "a"), exec("b"), exec_in("side", "c")]},
+        {"name": "two", "postHooks": [ready, exec_in("main", "e")]},
+    ]));
+    let plan = hooks.plan(&pod()).unwrap();
+    assert_eq!(commands(&plan), ["a", "c", "d", "b", "e"]);
+    let waits: Vec<_> = plan.hooks.iter().map(|hook| hook.wait_for_ready).collect();
+    assert_eq!(waits, [true, true, true, false, false]);
+}
+
+#[test]
+fn an_entry_is_for_the_pods_that_it_selects() {
+    for (selection, fits) in [
+        (json!({}), true),
+        (json!({"includedNamespaces": ["shop"]}), true),
+        (json!({"includedNamespaces": ["sh*"]}), true),
+        (json!({"includedNamespaces": ["blog"]}), false),
+        (json!({"excludedNamespaces": ["s?op"]}), false),
+        (json!({"includedNamespaces": ["*"], "excludedNamespaces": ["shop"]}), false),
+        (json!({"labelSelector": {"matchLabels": {"app": "db"}}}), true),
+        (json!({"labelSelector": {"matchLabels": {"app": "web"}}}), false),
+        // Velero does not read them.
+        (json!({"includedResources": ["deployments"]}), true),
+        (json!({"excludedResources": ["pods"]}), true),
+    ] {
+        let mut entry = selection.clone();
+        entry["name"] = "x".into();
+        entry["postHooks"] = json!([exec("a")]);
+        let plan = hooks(json!([entry])).plan(&pod()).unwrap();
+        assert_eq!(!plan.is_empty(), fits, "{selection}");
+    }
+}
+
+#[test]
+fn only_pods_have_hooks() {
+    let hooks = hooks(json!([{"name": "x", "postHooks": [exec("a")]}]));
+    let fake = Fake::usual();
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret",
+        "metadata": {"namespace": "shop", "name": "db", "annotations": {COMMAND: "own"}},
+    });
+    let resource = fake.resources().core("secrets").unwrap().clone();
+    let secret = Object::new(&resource, Item::from_object(&secret).unwrap()).unwrap();
+    assert!(hooks.plan(&secret).unwrap().is_empty());
+}
+
+#[test]
+fn everything_that_is_wrong_is_told_at_once() {
+    let wrong = try_hooks(json!([
+        {"name": "good", "postHooks": [exec("a"), {}]},
+        {
+            "name": "bad",
+            "includedNamespaces": ["[a"],
+            "excludedNamespaces": ["{b"],
+            "labelSelector": {"matchLabels": {"-": "x"}},
+            "postHooks": [
+                exec("a"),
+                {"exec": {"command": []}},
+                {"exec": {"command": ["x"], "onError": "Panic"}},
+                {"exec": {"command": ["x"], "execTimeout": "-1s"}},
+                {"exec": {"command": ["x"], "waitTimeout": "-2s"}},
+            ],
+        },
+    ]))
+    .unwrap_err();
+    let begins = [
+        "hooks.resources[1] \"bad\": includedNamespaces: ",
+        "hooks.resources[1] \"bad\": excludedNamespaces: ",
+        "hooks.resources[1] \"bad\": labelSelector: ",
+        "hooks.resources[1] \"bad\": postHooks[1]: it has no command",
+        "hooks.resources[1] \"bad\": postHooks[2]: onError is \"Panic\"",
+        "hooks.resources[1] \"bad\": postHooks[3]: execTimeout is -1s",
+        "hooks.resources[1] \"bad\": postHooks[4]: waitTimeout is -2s",
+    ];
+    assert_eq!(wrong.len(), begins.len(), "{wrong:#?}");
+    for (text, begin) in wrong.iter().zip(begins) {
+        assert!(text.starts_with(begin), "{text}");
+    }
+}
+
+#[test]
+fn annotations_replace_the_hooks_of_the_restore() {
+    let hooks = hooks(json!([{"name": "x", "postHooks": [exec("a"), exec("b")]}]));
+    for (annotations, expected) in [
+        (json!({}), ["a", "b"].as_slice()),
+        (json!({COMMAND: "own"}), &["own"]),
+        (json!({COMMAND: ""}), &["a", "b"]),
+        // Without a command the others mean nothing.
+        (json!({"post.hook.restore.velero.io/wait-timeout": "nonsense"}), &["a", "b"]),
+    ] {
+        let plan = hooks.plan(&annotated(annotations.clone())).unwrap();
+        assert_eq!(commands(&plan), expected, "{annotations}");
+    }
+}
+
+#[test]
+fn annotations_say_all_that_a_hook_needs() {
+    let annotations = json!({
+        COMMAND: r#"["/bin/sh", "-c", "load it"]"#,
+        "post.hook.restore.velero.io/container": "side",
+        "post.hook.restore.velero.io/on-error": "Continue",
+        "post.hook.restore.velero.io/exec-timeout": "45s",
+        "post.hook.restore.velero.io/wait-timeout": "5m",
+        "post.hook.restore.velero.io/wait-for-ready": "True",
+    });
+    let all = Hook {
+        source: Source::Annotations,
+        container: "side".into(),
+        command: vec!["/bin/sh".into(), "-c".into(), "load it".into()],
+        on_error: OnError::Continue,
+        exec_timeout: Duration::from_secs(45),
+        wait_timeout: Some(Duration::from_mins(5)),
+        wait_for_ready: true,
+    };
+    let plan = Hooks::default().plan(&annotated(annotations)).unwrap();
+    assert_eq!(plan.hooks, [all]);
+
+    let annotations = json!({
+        COMMAND: "/bin/load it",
+        "post.hook.restore.velero.io/exec-timeout": "0s",
+        "post.hook.restore.velero.io/wait-timeout": "0s",
+        "post.hook.restore.velero.io/wait-for-ready": "false",
+    });
+    let least = Hook {
+        source: Source::Annotations,
+        container: "main".into(),
+        command: vec!["/bin/load it".into()],
+        on_error: OnError::Continue,
+        exec_timeout: Duration::from_secs(30),
+        wait_timeout: None,
+        wait_for_ready: false,
+    };
+    let plan = Hooks::default().plan(&annotated(annotations)).unwrap();
+    assert_eq!(plan.hooks, std::slice::from_ref(&least));
+    let plan = Hooks::default().plan(&annotated(json!({COMMAND: "/bin/load it"}))).unwrap();
+    assert_eq!(plan.hooks, [least]);
+}
+
+#[test]
+fn an_annotation_that_cannot_be_read_is_an_error_that_keeps_commands_to_itself() {
+    for (key, value) in [
+        ("command", r#"["mysql", "-psecret""#),
+        ("command", r#"["mysql", 7, "secret"]"#),
+        ("command", "[]"),
+        ("on-error", "fail"),
+        ("exec-timeout", "soon"),
+        ("exec-timeout", "-3s"),
+        ("wait-timeout", "3"),
+        ("wait-timeout", "-1m"),
+        ("wait-for-ready", "yes"),
+    ] {
+        let key = format!("post.hook.restore.velero.io/{key}");
+        let mut annotations = json!({COMMAND: "x"});
+        annotations[&key] = value.into();
+        let error = Hooks::default().plan(&annotated(annotations)).unwrap_err().to_string();
+        assert!(error.contains(&key), "{error}");
+        assert!(!error.contains("secret"), "{error}");
+    }
+}
+
+#[test]
+fn a_pod_without_containers_cannot_have_hooks() {
+    let pod = pod_with(json!({COMMAND: "x"}), |pod| pod["spec"] = json!({}));
+    assert!(matches!(Hooks::default().plan(&pod), Err(Error::NoContainer)));
+}
+
+const DEFAULT: Duration = Duration::from_mins(10);
+
+/// What follows for hooks from a pod with a status, after a time of waiting.
+fn step(hooks: Value, status: Value, waited: u64) -> Step {
+    let plan = self::hooks(json!([{"name": "x", "postHooks": hooks}])).plan(&pod()).unwrap();
+    let pod = pod_with(json!({}), |pod| pod["status"] = status);
+    Sight::new(Some(&pod), Some("u")).step(&plan.hooks, Duration::from_secs(waited), DEFAULT)
+}
+
+fn up(name: &str, ready: bool) -> Value {
+    json!({"name": name, "ready": ready, "state": {"running": {"startedAt": "now"}}})
+}
+
+#[test]
+fn the_next_hook_is_the_first_whose_container_is_up() {
+    let ready =
+        |name: &str| json!({"exec": {"container": name, "command": ["r"], "waitForReady": true}});
+    let waiting = |name: &str| json!({"name": name, "state": {"waiting": {"reason": "Slow"}}});
+    let both = json!([exec("a"), exec_in("side", "b")]);
+    let second = Duration::from_secs(1);
+    for (hooks, containers, expected) in [
+        (&both, json!(null), Step::Wait(second)),
+        (&both, json!([waiting("main"), waiting("side")]), Step::Wait(second)),
+        (&both, json!([up("main", false), up("side", false)]), Step::Run(0)),
+        (&both, json!([waiting("main"), up("side", false)]), Step::Run(1)),
+        (&json!([ready("main")]), json!([up("main", false)]), Step::Wait(second)),
+        (&json!([ready("main")]), json!([up("main", true)]), Step::Run(0)),
+        (&json!([exec("a"), ready("side")]), json!([up("side", true)]), Step::Run(1)),
+    ] {
+        let status = json!({"phase": "Pending", "containerStatuses": containers});
+        assert_eq!(step(hooks.clone(), status.clone(), 0), expected, "{hooks} {status}");
+    }
+    let status = json!({"initContainerStatuses": [up("proxy", true)]});
+    assert_eq!(step(json!([ready("proxy")]), status, 0), Step::Run(0), "a sidecar");
+}
+
+#[test]
+fn a_container_that_the_pod_does_not_have_is_never_waited_for() {
+    let up = json!({"containerStatuses": [up("main", true)]});
+    let give_up = |at| Step::GiveUp(at, "the pod has no such container".into());
+    for name in ["nobody", "init"] {
+        assert_eq!(step(json!([exec_in(name, "a")]), json!({}), 0), give_up(0));
+        assert_eq!(step(json!([exec("a"), exec_in(name, "b")]), up.clone(), 0), give_up(1));
+    }
+}
+
+#[test]
+fn a_wait_ends_at_its_own_limit_or_at_that_of_the_server() {
+    let wait = |seconds: &str| json!({"exec": {"command": ["w"], "waitTimeout": seconds}});
+    let within = |seconds: &str, why: &str| {
+        format!("its container was not running within {seconds} s: {why}")
+    };
+    let terminated = json!({"name": "main", "state": {"terminated": {"reason": "Error"}}});
+    let pulls = json!({"name": "main", "state": {"waiting": {"reason": "ImagePullBackOff"}}});
+    let empty = json!({"name": "main", "state": {"waiting": {}}});
+    for (hooks, container, waited, expected) in [
+        (json!([exec("a")]), json!({}), 599, Ok(1000)),
+        (json!([exec("a")]), json!({}), 600, Err((0, within("600", "it has not been started")))),
+        (json!([wait("1500ms")]), json!({}), 1, Ok(500)),
+        (json!([wait("2s")]), pulls, 2, Err((0, within("2", "it waits: ImagePullBackOff")))),
+        (json!([wait("2s")]), empty, 2, Err((0, within("2", "it waits")))),
+        (json!([wait("5s"), wait("2s")]), terminated, 3, {
+            Err((1, within("2", "it has ended: Error")))
+        }),
+        (json!([wait("1h")]), json!({}), 700, Ok(1000)),
+        // What is up is run, however late.
+        (json!([wait("1s")]), up("main", false), 9, Err((0, String::new()))),
+    ] {
+        let case = format!("{hooks} {container} {waited}");
+        let expected = match expected {
+            Ok(milliseconds) => Step::Wait(Duration::from_millis(milliseconds)),
+            Err((at, why)) if why.is_empty() => Step::Run(at),
+            Err((at, why)) => Step::GiveUp(at, why),
+        };
+        let status = json!({"containerStatuses": [container]});
+        assert_eq!(step(hooks, status, waited), expected, "{case}");
+    }
+    let ready = json!([{"exec": {"command": ["r"], "waitForReady": true}}]);
+    let status = json!({"containerStatuses": [up("main", false)]});
+    let why = "its container was not ready within 600 s: it runs, but is not ready";
+    assert_eq!(step(ready, status, 600), Step::GiveUp(0, why.into()));
+}
+
+#[test]
+fn nothing_is_run_in_a_pod_that_is_over() {
+    let over = |found: Option<Object>, uid| match Sight::new(found.as_ref(), Some(uid)) {
+        Sight::Over(why) => why,
+        other => panic!("{other:?}"),
+    };
+    let with = |change: fn(&mut Value)| Some(pod_with(json!({}), change));
+    assert_eq!(over(None, "u"), "the pod has been deleted");
+    assert_eq!(
+        over(with(|_| {}), "v"),
+        "the pod has been deleted, and another has taken its place"
+    );
+    let deleted = with(|pod| pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into());
+    assert_eq!(over(deleted, "u"), "the pod is being deleted");
+    let ended = with(|pod| pod["status"]["phase"] = "Succeeded".into());
+    assert_eq!(over(ended, "u"), "the pod has ended with the phase Succeeded");
+    let failed = json!({"phase": "Failed", "containerStatuses": [up("main", true)]});
+    let why = "the pod has ended with the phase Failed";
+    assert_eq!(step(json!([exec("a")]), failed, 0), Step::GiveUpAll(why.into()));
+}

@@ -1,0 +1,187 @@
+//! One item: read, shown to the actions, changed where it must be, written.
+//!
+//! What an action wants is restored first. An item that several want is restored once, and those
+//! that need it wait for it ([`Once`](super::once::Once)) without holding a place at the API server.
+//! What it becomes is found out in [`prepare`], which a dry run uses as well.
+
+pub(super) mod prepare;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bowline_plugin::{Item, ResourceIdentifier};
+use futures::future::BoxFuture;
+use serde_json::Value;
+
+use super::once::Turn;
+use super::outcome::Action;
+use super::{Context, World, apply, hook, namespace};
+use crate::item::Object;
+use crate::resource::{GroupResource, Resource};
+use prepare::{Found, Ready, Shaped};
+
+/// Why an item is restored.
+#[derive(Clone, Copy)]
+pub(super) enum Why<'a> {
+    /// It is its turn.
+    Turn,
+    /// Another item needs it.
+    NeededBy {
+        /// That one.
+        parent: &'a ResourceIdentifier,
+        /// Whether it is restored even where the filters leave it out.
+        must_be_included: bool,
+    },
+}
+
+impl<'a> Why<'a> {
+    /// The item that needs it, if one does.
+    pub(super) fn parent(self) -> Option<&'a ResourceIdentifier> {
+        match self {
+            Self::Turn => None,
+            Self::NeededBy { parent, .. } => Some(parent),
+        }
+    }
+}
+
+/// What is done with each item: it is restored, or only looked at.
+pub(super) trait Visitor: Send + Sync {
+    /// Does it, unless somebody else does or did. What the actions of the item add is visited first.
+    fn visit<'a>(
+        &'a self,
+        context: &'a Context,
+        world: &'a Arc<World>,
+        id: ResourceIdentifier,
+        why: Why<'a>,
+    ) -> BoxFuture<'a, ()>;
+}
+
+/// Restores items.
+pub(super) struct Restorer;
+
+impl Visitor for Restorer {
+    fn visit<'a>(
+        &'a self,
+        context: &'a Context,
+        world: &'a Arc<World>,
+        id: ResourceIdentifier,
+        why: Why<'a>,
+    ) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            if context.stop.is_cancelled() {
+                return;
+            }
+            let Turn::Mine(working) = context.once.take(&id, why.parent()).await else { return };
+            let mut item = Working { context, world, id: &id, target: None };
+            match item.restore(why).await {
+                Ok(Ended::Done(action)) => item.note(action),
+                Ok(Ended::LeftOut(reason)) => {
+                    tracing::debug!(item = %id, "not restored: {reason}");
+                    working.leave();
+                    return;
+                }
+                Err(error) => {
+                    context.report.error(&id, error);
+                    item.note(Action::Failed);
+                }
+            }
+            context.progress.done();
+        })
+    }
+}
+
+/// How the work on an item ended.
+enum Ended {
+    /// With this.
+    Done(Action),
+    /// It is not part of the restore.
+    LeftOut(String),
+}
+
+/// An item that is being worked on.
+pub(super) struct Working<'a> {
+    pub(super) context: &'a Context,
+    pub(super) world: &'a Arc<World>,
+    pub(super) id: &'a ResourceIdentifier,
+    /// What it becomes: resource, namespace, name.
+    pub(super) target: Option<(Arc<Resource>, String, String)>,
+}
+
+impl Working<'_> {
+    async fn restore(&mut self, why: Why<'_>) -> Result<Ended, String> {
+        let Self { context, id, .. } = *self;
+        let stored = match self.find(why)? {
+            Found::LeftOut(reason) => return Ok(Ended::LeftOut(reason.to_string())),
+            Found::Namespace => return self.restore_namespace().await,
+            Found::Ended(reason) => {
+                tracing::info!(item = %id, "not restored: {reason}");
+                return Ok(Ended::Done(Action::Skipped));
+            }
+            Found::Object(stored) => stored,
+        };
+        if !stored.namespace.is_empty() {
+            namespace::ensure(context, &id.namespace, &stored.namespace).await?;
+        }
+        let kind = stored.kind.clone();
+        let ready = match self.shape(*stored).await? {
+            Shaped::Ready(ready) => *ready,
+            Shaped::Skipped(reason) => {
+                tracing::info!(item = %id, "not restored: {reason}");
+                return Ok(Ended::Done(Action::Skipped));
+            }
+        };
+        let Ready { resource, namespace, value, status } = ready;
+        let applied = apply::apply(context, &resource, &namespace, id, &value).await?;
+        if let Some(status) = status
+            && matches!(applied, Action::Created | Action::Updated)
+        {
+            self.restore_status(&resource, &kind, &value, status).await;
+        }
+        if applied == Action::Created && resource.is_core("pods") {
+            self.begin_hooks(&resource, &value)?;
+        }
+        Ok(Ended::Done(applied))
+    }
+
+    async fn restore_namespace(&self) -> Result<Ended, String> {
+        let (_, _, target) = self.target.as_ref().ok_or("it has no target")?;
+        Ok(Ended::Done(namespace::ensure(self.context, &self.id.name, target).await?))
+    }
+
+    async fn restore_status(
+        &self,
+        resource: &Arc<Resource>,
+        kind: &GroupResource,
+        value: &Value,
+        status: Value,
+    ) {
+        let Self { context, world, id, .. } = *self;
+        let annotations = value.pointer("/metadata/annotations").cloned().unwrap_or_default();
+        let annotations: BTreeMap<String, String> =
+            serde_json::from_value(annotations).unwrap_or_default();
+        if !world.filter.restores_status(kind, &annotations) {
+            return;
+        }
+        let Some((_, namespace, name)) = &self.target else { return };
+        if let Err(error) = apply::status(context, resource, namespace, name, status).await {
+            context.report.warning(id, format!("its status could not be restored: {error}"));
+        }
+    }
+
+    /// Lets the hooks of a pod run when it does.
+    fn begin_hooks(&self, resource: &Arc<Resource>, pod: &Value) -> Result<(), String> {
+        let context = self.context;
+        let item = Item::from_object(pod).map_err(|error| error.to_string())?;
+        let pod = Object::new(resource, item).map_err(|error| error.to_string())?;
+        let limits = hook::Limits { default_wait: context.options.resource_timeout };
+        context.hooks.begin(&context.cluster, &context.report, &pod, limits, &context.stop);
+        Ok(())
+    }
+
+    fn note(&self, action: Action) {
+        if let Some((resource, namespace, name)) = &self.target {
+            let outcomes = &self.context.outcomes;
+            outcomes.note(&resource.api_version(), &resource.kind, namespace, name, action);
+        }
+    }
+}

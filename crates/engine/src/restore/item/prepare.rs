@@ -1,0 +1,325 @@
+//! From an item of the archive to the object that is written, for a restore as for its dry run.
+//!
+//! In two halves, since the namespace of an item is made ready in between: [`Working::find`] reads it
+//! and asks the filters, [`Working::shape`] takes away its former life, shows it to the actions and
+//! makes the changes that were asked for.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use bowline_api::annotation;
+use bowline_plugin::{
+    Item, OperationId, ResourceIdentifier, RestoreItemAction, RestoreOutput, Wait,
+};
+use bowline_store::file::{
+    OperationPhase, OperationStatus, RestoreOperation, RestoreOperationSpec,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde_json::Value;
+use tokio::time::{Instant, timeout};
+
+use super::super::filter::{self, Reason, Verdict};
+use super::super::{reset, volume};
+use super::{Why, Working};
+use crate::item::Object;
+use crate::resource::{GroupResource, Resource};
+use crate::selection;
+
+/// How often an action is asked whether what it added is ready.
+const READY_PAUSE: Duration = Duration::from_secs(1);
+/// How long an action may take to stop what it began.
+const CANCEL_LIMIT: Duration = Duration::from_secs(30);
+
+/// What an item of the archive turns out to be.
+pub(in crate::restore) enum Found {
+    /// No part of the restore.
+    LeftOut(Reason),
+    /// A namespace, which is made ready by rules of its own. Its target is set.
+    Namespace,
+    /// Something that must not be brought back.
+    Ended(Reason),
+    /// An object to restore.
+    Object(Box<Stored>),
+}
+
+/// An object as it is in the archive.
+pub(in crate::restore) struct Stored {
+    pub(in crate::restore) kind: GroupResource,
+    pub(in crate::restore) object: Object,
+    /// The namespace that it goes to; empty for what lives in none.
+    pub(in crate::restore) namespace: String,
+    value: Value,
+}
+
+/// What an object becomes.
+pub(in crate::restore) enum Shaped {
+    /// Nothing, and why.
+    Skipped(String),
+    /// This.
+    Ready(Box<Ready>),
+}
+
+/// An object that is ready to be written.
+pub(in crate::restore) struct Ready {
+    pub(in crate::restore) resource: Arc<Resource>,
+    pub(in crate::restore) namespace: String,
+    pub(in crate::restore) value: Value,
+    /// The status that it had.
+    pub(in crate::restore) status: Option<Value>,
+}
+
+impl Working<'_> {
+    /// Reads the item, and says whether it is to be restored.
+    pub(in crate::restore) fn find(&mut self, why: Why<'_>) -> Result<Found, String> {
+        let Self { context, world, id, .. } = *self;
+        let kind = GroupResource::new(&id.group, &id.resource);
+        let place = match why {
+            Why::Turn => world.filter.place(&kind, &id.namespace, &id.name),
+            Why::NeededBy { must_be_included, .. } => {
+                world.filter.additional(&kind, &id.namespace, &id.name, must_be_included)
+            }
+        };
+        if let Verdict::Skip(reason) = place {
+            return Ok(Found::LeftOut(reason));
+        }
+        let stored = context.contents.kind(&kind).ok_or("it is not in the backup")?;
+        let chosen = world.versions.choose(&kind, stored).map_err(|error| error.to_string())?;
+        let version = chosen.stored.as_deref();
+        let read = context.contents.object(&chosen.resource, version, &id.namespace, &id.name);
+        let object = read.map_err(|error| error.to_string())?;
+        if let (Why::Turn, Verdict::Skip(reason)) =
+            (why, world.filter.labels(&kind, &object.labels))
+        {
+            return Ok(Found::LeftOut(reason));
+        }
+        if object.resource.is_core("namespaces") {
+            let name = context.request.target(&id.name).to_owned();
+            self.target = Some((Arc::clone(&object.resource), String::new(), name));
+            return Ok(Found::Namespace);
+        }
+        let namespace = context.request.target(&id.namespace).to_owned();
+        self.target = Some((Arc::clone(&object.resource), namespace.clone(), id.name.clone()));
+        let value: Value = object.item.parse().map_err(|error| error.to_string())?;
+        if let Verdict::Skip(reason) = filter::content(&kind, &value) {
+            return Ok(Found::Ended(reason));
+        }
+        Ok(Found::Object(Box::new(Stored { kind, object, namespace, value })))
+    }
+
+    /// Makes of the item what is written: its former life is taken away, the actions see it, and
+    /// what they add is visited first.
+    pub(in crate::restore) async fn shape(&mut self, stored: Stored) -> Result<Shaped, String> {
+        let Stored { kind, object, namespace, mut value } = stored;
+        let context = self.context;
+        if object.resource.is_core("persistentvolumes")
+            && let Some(reason) = volume::reset(context, &self.id.name, &mut value)?
+        {
+            return Ok(Shaped::Skipped(reason));
+        }
+        let status = reset::former_life(&mut value).map_err(|error| error.to_string())?;
+        let mut value = match self.act(&object, value).await? {
+            Acted::Changed(value) => value,
+            Acted::Skipped(reason) => return Ok(Shaped::Skipped(reason)),
+        };
+        if object.resource.is_core("persistentvolumeclaims") {
+            volume::reset_claim(context, &mut value)?;
+        }
+        self.finish(&kind, &mut value, &namespace)?;
+        let (resource, namespace, _) = self.target.clone().ok_or("it has no target")?;
+        Ok(Shaped::Ready(Box::new(Ready { resource, namespace, value, status })))
+    }
+
+    /// Shows the item to the actions that select it, in order.
+    async fn act(&self, object: &Object, value: Value) -> Result<Acted, String> {
+        let context = self.context;
+        let mut item = Item::from_object(&value).map_err(|error| error.to_string())?;
+        for action in &context.actions {
+            if !action.selects(object) {
+                continue;
+            }
+            let executed =
+                action.plugin.execute(&item, &object.item, &context.request.restore).await;
+            let output =
+                executed.map_err(|error| format!("the action {} failed: {error}", action.name))?;
+            let RestoreOutput { item: changed, additional_items, skip_restore, operation, wait } =
+                output;
+            if let Some(operation) = operation {
+                self.stop_operation(action, &operation).await;
+            }
+            if skip_restore {
+                return Ok(Acted::Skipped(format!("the action {} says so", action.name)));
+            }
+            let must_be_included = must_include(&changed);
+            item = changed;
+            let restored = self.visit_additional(additional_items, must_be_included).await;
+            if let Some(wait) = wait {
+                self.wait_until_ready(action, &restored, wait).await;
+            }
+        }
+        let mut value: Value =
+            item.parse().map_err(|error| format!("an action returned no object: {error}"))?;
+        if let Some(annotations) =
+            value.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut)
+        {
+            annotations.remove(annotation::MUST_INCLUDE_ON_RESTORE);
+        }
+        Ok(Acted::Changed(value))
+    }
+
+    /// Visits what an action added. Returns those that are in the backup.
+    async fn visit_additional(
+        &self,
+        items: Vec<ResourceIdentifier>,
+        must_be_included: bool,
+    ) -> Vec<ResourceIdentifier> {
+        let Self { context, world, id, .. } = *self;
+        let mut restored = Vec::new();
+        for additional in items {
+            if !context.contents.has(&additional) {
+                let text = format!("an action wants {additional}, which is not in the backup");
+                context.report.warning(id, text);
+                continue;
+            }
+            let why = Why::NeededBy { parent: id, must_be_included };
+            context.visitor.visit(context, world, additional.clone(), why).await;
+            // Actions know items by where they are now.
+            let target = context.request.target(&additional.namespace).to_owned();
+            restored.push(ResourceIdentifier { namespace: target, ..additional });
+        }
+        restored
+    }
+
+    /// Waits until an action calls what it added ready. If it never does, the item is restored all
+    /// the same.
+    async fn wait_until_ready(
+        &self,
+        action: &selection::Action<dyn RestoreItemAction>,
+        items: &[ResourceIdentifier],
+        wait: Wait,
+    ) {
+        let Self { context, id, .. } = *self;
+        let limit = wait.timeout.unwrap_or(context.options.resource_timeout);
+        let deadline = Instant::now() + limit;
+        loop {
+            let asked = action.plugin.are_additional_items_ready(items, &context.request.restore);
+            match tokio::time::timeout_at(deadline, asked).await {
+                Ok(Ok(true)) => return,
+                Ok(Err(error)) => {
+                    let text = format!(
+                        "the action {} cannot say whether what it added is ready: {error}",
+                        action.name
+                    );
+                    context.report.error(id, text);
+                    return;
+                }
+                // Not yet, or no answer in time.
+                Ok(Ok(false)) | Err(_) => {}
+            }
+            if Instant::now() + READY_PAUSE >= deadline || context.stop.is_cancelled() {
+                let text = format!(
+                    "what the action {} added was not ready within {} s; the item was restored all \
+                     the same",
+                    action.name,
+                    limit.as_secs_f64()
+                );
+                context.report.error(id, text);
+                return;
+            }
+            tokio::time::sleep(READY_PAUSE).await;
+        }
+    }
+
+    /// Modifiers, namespace and labels; and what the item is by now.
+    fn finish(
+        &mut self,
+        kind: &GroupResource,
+        value: &mut Value,
+        target: &str,
+    ) -> Result<(), String> {
+        let Self { context, world, id, .. } = *self;
+        if let Some(modifiers) = &context.request.modifiers {
+            for error in modifiers.apply(kind, value) {
+                context.report.error(id, format!("a resource modifier failed: {error}"));
+            }
+        }
+        let no = |error: reset::NoMetadata| error.to_string();
+        reset::namespace(value, target).map_err(no)?;
+        let (backup, restore) = (&context.request.backup_name, &context.request.name);
+        reset::labels(value, backup.as_str(), restore.as_str()).map_err(no)?;
+        let text = |pointer: &str| {
+            value.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
+        };
+        let (api_version, kind) = (text("/apiVersion"), text("/kind"));
+        let resource = world.versions.of_kind(&api_version, &kind).map_err(|e| e.to_string())?;
+        let namespace =
+            if resource.is_namespaced { text("/metadata/namespace") } else { String::new() };
+        self.target = Some((resource, namespace, text("/metadata/name")));
+        Ok(())
+    }
+
+    /// Stops work that an action began behind the restore, which nobody would wait for.
+    async fn stop_operation(
+        &self,
+        action: &selection::Action<dyn RestoreItemAction>,
+        operation: &OperationId,
+    ) {
+        let Self { context, id, .. } = *self;
+        let asked = action.plugin.cancel(operation, &context.request.restore);
+        let stopped = match timeout(CANCEL_LIMIT, asked).await {
+            Ok(Ok(())) => "it was told to stop".to_owned(),
+            Ok(Err(error)) => format!("it could not be stopped: {error}"),
+            Err(_) => format!("it did not stop within {} s", CANCEL_LIMIT.as_secs()),
+        };
+        let text = format!(
+            "the action {} began the operation {operation}, which this version does not wait for; \
+             {stopped}",
+            action.name
+        );
+        context.report.error(id, text.clone());
+        let record = RestoreOperation {
+            spec: RestoreOperationSpec {
+                restore_name: context.request.name.to_string(),
+                restore_uid: context.request.uid.to_string(),
+                restore_item_action: action.name.to_string(),
+                resource_identifier: id.clone().into(),
+                operation_id: operation.to_string(),
+                ..RestoreOperationSpec::default()
+            },
+            status: OperationStatus {
+                phase: Some(OperationPhase::Failed),
+                error: text,
+                created: Some(Time(context.started)),
+                ..OperationStatus::default()
+            },
+            ..RestoreOperation::default()
+        };
+        context.operations.lock().unwrap_or_else(PoisonError::into_inner).push(record);
+    }
+}
+
+/// What the actions made of an item.
+enum Acted {
+    /// It is to be restored as this.
+    Changed(Value),
+    /// It is not to be restored, and why.
+    Skipped(String),
+}
+
+/// Whether an action wants what it adds to be restored whatever the filters say.
+fn must_include(item: &Item) -> bool {
+    #[derive(serde::Deserialize)]
+    struct Envelope {
+        #[serde(default)]
+        metadata: Metadata,
+    }
+    #[derive(Default, serde::Deserialize)]
+    #[serde(default)]
+    struct Metadata {
+        annotations: Option<BTreeMap<String, String>>,
+    }
+    let annotations = item.parse::<Envelope>().ok().and_then(|read| read.metadata.annotations);
+    annotations.is_some_and(|annotations| {
+        annotations.get(annotation::MUST_INCLUDE_ON_RESTORE).is_some_and(|value| value == "true")
+    })
+}

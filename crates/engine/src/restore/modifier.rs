@@ -1,0 +1,284 @@
+//! Resource modifiers: changes that a user wants made to objects before they are restored.
+//!
+//! They are a YAML document in a ConfigMap: rules, each with conditions and with patches of one of
+//! three sorts, as in Velero's `internal/resourcemodifiers`. All rules are matched against the object
+//! as it was before the first one; what they change adds up.
+//!
+//! What can be known before the restore begins is refused before it begins. Velero finds a broken
+//! pattern, a broken patch or a rule without patches only at the first object that it meets.
+
+mod condition;
+mod json;
+mod pattern;
+mod schema;
+mod strategic;
+#[cfg(test)]
+mod tests;
+mod value;
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use crate::glob::InvalidGlob;
+use crate::resource::GroupResource;
+use crate::selector::InvalidSelector;
+use condition::Conditions;
+use json::Operation;
+pub use json::PatchError;
+pub use strategic::StrategicError;
+
+/// The only version of the document.
+const VERSION: &str = "v1";
+
+/// What a document says, compiled.
+#[derive(Clone, Debug)]
+pub struct Modifiers {
+    rules: Vec<Rule>,
+}
+
+/// Why a document cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum InvalidModifiers {
+    /// The ConfigMap must hold the document and nothing else.
+    #[error("expected exactly one key in the data of the ConfigMap, found {0}")]
+    Keys(usize),
+    /// It is no YAML, or not that of modifiers.
+    #[error("failed to decode yaml data into resource modifiers, err: {0}")]
+    Yaml(String),
+    /// The version is another one.
+    #[error("unsupported resource modifier version {0}")]
+    Version(String),
+    /// There is nothing to do.
+    #[error("resource modifier rules cannot be empty")]
+    NoRules,
+    /// A rule is for no kind.
+    #[error("groupResource cannot be empty")]
+    NoGroupResource,
+    /// A rule has patches of several sorts.
+    #[error("only one of patches, mergePatches, strategicPatches can be specified")]
+    SeveralSorts,
+    /// A rule has no patches.
+    #[error("no patch data found for {0}: expected patches, mergePatches or strategicPatches")]
+    NoPatches(String),
+    /// A patch does not say what to do.
+    #[error("operation cannot be empty")]
+    NoOperation,
+    /// A patch wants something that is not possible.
+    #[error("unsupported operation {0}")]
+    Operation(String),
+    /// A patch, or a condition, does not say where.
+    #[error("path cannot be empty")]
+    NoPath,
+    /// A path is none.
+    #[error("{0:?} is no JSON pointer: expected one as in /metadata/labels/app")]
+    Path(String),
+    /// The value of a patch or condition looks like JSON and is none.
+    #[error("the value for {path} is not valid JSON: {reason}")]
+    Value {
+        /// What the value is for.
+        path: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A merge patch cannot be read.
+    #[error("the patchData of a rule for {resource} cannot be read: {reason}")]
+    PatchData {
+        /// What the rule is for.
+        resource: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A pattern of kinds or namespaces is none.
+    #[error(transparent)]
+    Glob(#[from] InvalidGlob),
+    /// A pattern of names is none.
+    #[error("invalid resourceNameRegex {pattern:?}: {reason}")]
+    Regex {
+        /// The pattern.
+        pattern: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A label selector is none.
+    #[error("error in creating label selector {0}")]
+    Selector(#[from] InvalidSelector),
+}
+
+impl InvalidModifiers {
+    /// Whether the document could be read, and only says what it must not.
+    pub fn was_read(&self) -> bool {
+        !matches!(self, Self::Keys(_) | Self::Yaml(_))
+    }
+}
+
+/// Why an object was not changed by a rule that is for it.
+#[derive(Debug, thiserror::Error)]
+pub enum ModifyError {
+    /// A JSON patch does not apply.
+    #[error("error in applying JSON Patch: {0}")]
+    Json(#[from] PatchError),
+    /// A strategic merge patch does not apply.
+    #[error("error in applying Strategic Patch: {0}")]
+    Strategic(#[from] StrategicError),
+    /// What it would become is no object of Kubernetes.
+    #[error("the patch leaves the object without {0}")]
+    Broken(&'static str),
+}
+
+impl Modifiers {
+    /// Reads the data of a ConfigMap.
+    pub fn parse(data: &BTreeMap<String, String>) -> Result<Self, InvalidModifiers> {
+        let mut texts = data.values();
+        let (Some(text), None) = (texts.next(), texts.next()) else {
+            return Err(InvalidModifiers::Keys(data.len()));
+        };
+        let document: Document = serde_saphyr::from_str(text)
+            .map_err(|error| InvalidModifiers::Yaml(error.to_string()))?;
+        document.compile()
+    }
+
+    /// Changes an object by all rules that are for it, in order. A rule that fails changes nothing,
+    /// and the others are applied all the same.
+    pub fn apply(&self, kind: &GroupResource, object: &mut Value) -> Vec<ModifyError> {
+        let before = object.clone();
+        let matching = self.rules.iter().filter(|rule| rule.conditions.fit(kind, &before));
+        let errors = matching.map(|rule| rule.patches.apply(object)).filter_map(Result::err);
+        errors.collect()
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Rule {
+    conditions: Conditions,
+    patches: Patches,
+}
+
+/// The patches of a rule, all of one sort.
+#[derive(Clone, Debug)]
+enum Patches {
+    Json(Vec<Operation>),
+    Merge(Vec<Value>),
+    Strategic(Vec<Map<String, Value>>),
+}
+
+impl Patches {
+    fn apply(&self, object: &mut Value) -> Result<(), ModifyError> {
+        let mut changed = object.clone();
+        match self {
+            Self::Json(operations) => json::apply(operations, &mut changed)?,
+            Self::Merge(patches) => {
+                for patch in patches {
+                    json_patch::merge(&mut changed, patch);
+                }
+            }
+            Self::Strategic(patches) => {
+                for patch in patches {
+                    strategic::apply(patch, &mut changed)?;
+                }
+            }
+        }
+        check(&changed)?;
+        *object = changed;
+        Ok(())
+    }
+}
+
+/// Whether something is still an object of Kubernetes.
+fn check(object: &Value) -> Result<(), ModifyError> {
+    for (pointer, name) in [
+        ("/apiVersion", "an `apiVersion`"),
+        ("/kind", "a `kind`"),
+        ("/metadata/name", "a `metadata.name`"),
+    ] {
+        let text = object.pointer(pointer).and_then(Value::as_str);
+        if text.unwrap_or_default().is_empty() {
+            return Err(ModifyError::Broken(name));
+        }
+    }
+    Ok(())
+}
+
+/// The document as it is written.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Document {
+    #[serde(default)]
+    version: Option<String>,
+    #[serde(default)]
+    resource_modifier_rules: Option<Vec<WrittenRule>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct WrittenRule {
+    #[serde(default)]
+    conditions: condition::Written,
+    #[serde(default)]
+    patches: Option<Vec<json::Written>>,
+    #[serde(default)]
+    merge_patches: Option<Vec<PatchData>>,
+    #[serde(default)]
+    strategic_patches: Option<Vec<PatchData>>,
+}
+
+/// A patch as YAML or JSON within the YAML.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct PatchData {
+    #[serde(default)]
+    patch_data: Option<String>,
+}
+
+impl Document {
+    fn compile(self) -> Result<Modifiers, InvalidModifiers> {
+        let version = self.version.unwrap_or_default();
+        if !version.eq_ignore_ascii_case(VERSION) {
+            return Err(InvalidModifiers::Version(version));
+        }
+        let rules = self.resource_modifier_rules.unwrap_or_default();
+        if rules.is_empty() {
+            return Err(InvalidModifiers::NoRules);
+        }
+        let rules = rules.into_iter().map(WrittenRule::compile).collect::<Result<_, _>>()?;
+        Ok(Modifiers { rules })
+    }
+}
+
+impl WrittenRule {
+    fn compile(self) -> Result<Rule, InvalidModifiers> {
+        let resource = self.conditions.group_resource().to_owned();
+        let conditions = self.conditions.compile()?;
+        let json = self.patches.unwrap_or_default();
+        let merge = self.merge_patches.unwrap_or_default();
+        let strategic = self.strategic_patches.unwrap_or_default();
+        let read = |patches: Vec<PatchData>| -> Result<Vec<_>, _> {
+            patches.into_iter().map(|patch| patch.read(&resource)).collect()
+        };
+        let patches = match (json.is_empty(), merge.is_empty(), strategic.is_empty()) {
+            (false, true, true) => {
+                let operations = json.into_iter().map(json::Written::compile);
+                Patches::Json(operations.collect::<Result<_, _>>()?)
+            }
+            (true, false, true) => {
+                Patches::Merge(read(merge)?.into_iter().map(Value::Object).collect())
+            }
+            (true, true, false) => Patches::Strategic(read(strategic)?),
+            (true, true, true) => return Err(InvalidModifiers::NoPatches(resource)),
+            _ => return Err(InvalidModifiers::SeveralSorts),
+        };
+        Ok(Rule { conditions, patches })
+    }
+}
+
+impl PatchData {
+    fn read(self, resource: &str) -> Result<Map<String, Value>, InvalidModifiers> {
+        let wrong = |reason| InvalidModifiers::PatchData { resource: resource.to_owned(), reason };
+        let text = self.patch_data.unwrap_or_default();
+        match serde_saphyr::from_str(&text).map_err(|error| wrong(error.to_string()))? {
+            Value::Object(patch) => Ok(patch),
+            _ => Err(wrong("expected the fields of an object".to_owned())),
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! JSON patches: one change after the other, or none.
+
+use json_patch::jsonptr::PointerBuf;
+use json_patch::{
+    AddOperation, CopyOperation, MoveOperation, PatchOperation, RemoveOperation, ReplaceOperation,
+};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{InvalidModifiers, value};
+
+/// How many bytes a patch may copy within an object. Each copy may double what the next one copies.
+const COPIED: usize = 16 << 20;
+/// How deep an object may become, so that walking through it stays safe.
+const DEEPEST: usize = 128;
+
+/// A change as it is written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Written {
+    #[serde(default)]
+    operation: Option<String>,
+    #[serde(default)]
+    from: Option<String>,
+    #[serde(default)]
+    path: Option<String>,
+    #[serde(default)]
+    value: Option<String>,
+}
+
+/// A change.
+#[derive(Clone, Debug)]
+pub(super) enum Operation {
+    /// Nothing is changed unless this holds.
+    Test(Test),
+    Change(PatchOperation),
+}
+
+/// A value that an object must have.
+#[derive(Clone, Debug)]
+pub(super) struct Test {
+    path: PointerBuf,
+    value: Value,
+}
+
+/// Why a patch does not apply.
+#[derive(Debug, thiserror::Error)]
+pub enum PatchError {
+    /// A change is not possible there.
+    #[error(transparent)]
+    Change(#[from] json_patch::PatchError),
+    /// It would make the object larger than any object can be.
+    #[error("the patch copies more than {COPIED} bytes")]
+    TooLarge,
+    /// It would nest values in values without end.
+    #[error("the patch leaves an object of more than {DEEPEST} levels")]
+    TooDeep,
+}
+
+impl Written {
+    pub(super) fn compile(self) -> Result<Operation, InvalidModifiers> {
+        let operation = self.operation.unwrap_or_default();
+        if operation.is_empty() {
+            return Err(InvalidModifiers::NoOperation);
+        }
+        let path = self.path.unwrap_or_default();
+        let value = self.value.unwrap_or_default();
+        let pointer = || pointer(&path);
+        let from = || self::pointer(self.from.as_deref().unwrap_or_default());
+        let value = || self::value(&path, &value);
+        let change = match operation.to_ascii_lowercase().as_str() {
+            "test" => return Ok(Operation::Test(Test { path: pointer()?, value: value()? })),
+            "add" => PatchOperation::Add(AddOperation { path: pointer()?, value: value()? }),
+            "replace" => {
+                PatchOperation::Replace(ReplaceOperation { path: pointer()?, value: value()? })
+            }
+            "remove" => PatchOperation::Remove(RemoveOperation { path: pointer()? }),
+            "move" => PatchOperation::Move(MoveOperation { path: pointer()?, from: from()? }),
+            "copy" => PatchOperation::Copy(CopyOperation { path: pointer()?, from: from()? }),
+            _ => return Err(InvalidModifiers::Operation(operation)),
+        };
+        Ok(Operation::Change(change))
+    }
+}
+
+/// Compiles a condition.
+pub(super) fn test(path: &str, value: &str) -> Result<Test, InvalidModifiers> {
+    Ok(Test { path: pointer(path)?, value: self::value(path, value)? })
+}
+
+impl Test {
+    /// Whether an object has the value. One that it does not have is `null`.
+    pub(super) fn holds(&self, object: &Value) -> bool {
+        *object.pointer(self.path.as_str()).unwrap_or(&Value::Null) == self.value
+    }
+}
+
+/// Changes an object, by all operations or none. A test that does not hold is no error.
+pub(super) fn apply(operations: &[Operation], object: &mut Value) -> Result<(), PatchError> {
+    let mut changed = object.clone();
+    let mut copied = 0;
+    for operation in operations {
+        match operation {
+            Operation::Test(test) if test.holds(&changed) => {}
+            Operation::Test(_) => return Ok(()),
+            Operation::Change(change) => {
+                if let PatchOperation::Copy(copy) = change {
+                    copied += changed.pointer(copy.from.as_str()).map_or(0, size);
+                    if copied > COPIED {
+                        return Err(PatchError::TooLarge);
+                    }
+                }
+                json_patch::patch_unsafe(&mut changed, std::slice::from_ref(change))?;
+                if is_deeper(&changed, DEEPEST) {
+                    return Err(PatchError::TooDeep);
+                }
+            }
+        }
+    }
+    *object = changed;
+    Ok(())
+}
+
+/// About how many bytes a value takes.
+fn size(value: &Value) -> usize {
+    const EACH: usize = 8;
+    EACH + match value {
+        Value::String(text) => text.len(),
+        Value::Array(list) => list.iter().map(size).sum(),
+        Value::Object(fields) => fields.iter().map(|(key, value)| key.len() + size(value)).sum(),
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+    }
+}
+
+fn is_deeper(value: &Value, levels: usize) -> bool {
+    match value {
+        _ if levels == 0 => true,
+        Value::Array(list) => list.iter().any(|value| is_deeper(value, levels - 1)),
+        Value::Object(fields) => fields.values().any(|value| is_deeper(value, levels - 1)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
+    }
+}
+
+fn pointer(path: &str) -> Result<PointerBuf, InvalidModifiers> {
+    if path.is_empty() {
+        return Err(InvalidModifiers::NoPath);
+    }
+    PointerBuf::parse(path).map_err(|_| InvalidModifiers::Path(path.to_owned()))
+}
+
+fn value(path: &str, text: &str) -> Result<Value, InvalidModifiers> {
+    let wrong = |reason| InvalidModifiers::Value { path: path.to_owned(), reason };
+    value::read(text).map_err(wrong)
+}

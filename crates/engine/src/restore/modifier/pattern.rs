@@ -1,0 +1,124 @@
+//! Patterns for kinds, in which a dot separates: `*.apps`, `*`, `**`.
+
+use regex::Regex;
+
+use super::InvalidModifiers;
+use crate::glob::Glob;
+
+/// A compiled pattern.
+#[derive(Clone, Debug)]
+pub(super) struct KindPattern(Regex);
+
+impl KindPattern {
+    /// Whether a kind, as `deployments.apps`, fits as a whole.
+    pub(super) fn matches(&self, kind: &str) -> bool {
+        self.0.is_match(kind)
+    }
+}
+
+/// Compiles a pattern. It is that of [`Glob`], but `*` and `?` stop at dots, which only `**`
+/// crosses: `*` is all of the core group, `*.*.*` what has two dots.
+pub(super) fn kind(pattern: &str) -> Result<KindPattern, InvalidModifiers> {
+    // Whatever passes here is well-formed.
+    Glob::new(pattern)?;
+    let regex = Regex::new(&regex(pattern));
+    let reason = |error: regex::Error| InvalidModifiers::Regex {
+        pattern: pattern.to_owned(),
+        reason: error.to_string(),
+    };
+    regex.map(KindPattern).map_err(reason)
+}
+
+fn regex(pattern: &str) -> String {
+    let mut regex = String::from("^(?s:");
+    let mut depth = 0_usize;
+    let mut characters = pattern.chars().peekable();
+    let literal = |regex: &mut String, character: char| {
+        regex.push_str(&regex::escape(character.encode_utf8(&mut [0; 4])));
+    };
+    while let Some(character) = characters.next() {
+        match character {
+            '*' => {
+                let crosses = characters.next_if_eq(&'*').is_some();
+                while characters.next_if_eq(&'*').is_some() {}
+                regex.push_str(if crosses { ".*" } else { "[^.]*" });
+            }
+            '?' => regex.push_str("[^.]"),
+            '[' => class(&mut regex, &mut characters),
+            '{' => {
+                depth += 1;
+                regex.push_str("(?:");
+            }
+            ',' if depth > 0 => regex.push('|'),
+            '}' if depth > 0 => {
+                depth -= 1;
+                regex.push(')');
+            }
+            '\\' => literal(&mut regex, characters.next().unwrap_or('\\')),
+            other => literal(&mut regex, other),
+        }
+    }
+    regex.push_str(")$");
+    regex
+}
+
+/// Translates what follows a `[`: one range, or a list in which `-` is a character as any other.
+fn class(regex: &mut String, characters: &mut std::iter::Peekable<std::str::Chars<'_>>) {
+    let mut inside = Vec::new();
+    let negated = characters.next_if_eq(&'!').is_some();
+    while let Some(character) = characters.next() {
+        match character {
+            ']' => break,
+            '\\' => inside.extend(characters.next()),
+            other => inside.push(other),
+        }
+    }
+    let escaped = |character: &char| format!("\\x{{{:x}}}", u32::from(*character));
+    regex.push_str(if negated { "[^" } else { "[" });
+    if let [low, '-', high] = inside.as_slice() {
+        regex.extend([escaped(low), "-".to_owned(), escaped(high)]);
+    } else {
+        regex.extend(inside.iter().map(escaped));
+    }
+    regex.push(']');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stars_stop_at_dots() {
+        for (pattern, text, expected) in [
+            ("pods", "pods", true),
+            ("pods", "podsx", false),
+            ("pods", "pods.example.io", false),
+            ("*", "pods", true),
+            ("*", "deployments.apps", false),
+            ("*.apps", "deployments.apps", true),
+            ("*.apps", "apps", false),
+            ("*.*", "deployments.apps", true),
+            ("*.*", "roles.rbac.authorization.k8s.io", false),
+            ("**", "roles.rbac.authorization.k8s.io", true),
+            ("*.**", "roles.rbac.authorization.k8s.io", true),
+            ("pod?", "pods", true),
+            ("pods?apps", "pods.apps", false),
+            ("{pods,secrets}", "secrets", true),
+            ("{pods,*.apps}", "deployments.apps", true),
+            ("{pods,secrets}", "pods,secrets", false),
+            ("[a-d]*.apps", "deployments.apps", true),
+            ("[!a-d]*.apps", "deployments.apps", false),
+            ("[pq]ods", "pods", true),
+            ("a.b", "axb", false),
+            ("a+", "aa", false),
+            ("[^]ods", "^ods", true),
+            ("\\*", "*", true),
+            ("a,b", "a,b", true),
+        ] {
+            assert_eq!(kind(pattern).unwrap().matches(text), expected, "{pattern} {text}");
+        }
+        for broken in ["[a", "{a", "[]", "a\\"] {
+            assert!(kind(broken).is_err(), "{broken}");
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! In which order kinds are restored.
+//!
+//! Kinds enter, [`Step`]s leave. What is in one step may be restored side by side; a step begins
+//! when the one before it has ended. Velero restores everything in one row; here all that nobody
+//! gave a priority is one step.
+//!
+//! Two ends are fixed, unless the priorities name these kinds. Definitions and namespaces come
+//! first, since nothing else can be without them. What stands between the API server and every
+//! write comes last: a webhook whose pods are not running yet would refuse all that follows.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::str::FromStr;
+
+use crate::resource::{GroupResource, Resources};
+
+const DEFINITIONS: &str = "customresourcedefinitions.apiextensions.k8s.io";
+const NAMESPACES: &str = "namespaces";
+
+/// Kinds that come after all others, step by step. APIServices before webhooks, which may watch
+/// over them too.
+const LAST: [&[&str]; 2] = [
+    &["apiservices.apiregistration.k8s.io"],
+    &[
+        "mutatingwebhookconfigurations.admissionregistration.k8s.io",
+        "validatingwebhookconfigurations.admissionregistration.k8s.io",
+    ],
+];
+
+/// What separates the two lists in a text.
+const SEPARATOR: &str = "-";
+
+/// Kinds that come first and kinds that come last, as users spell them. The default is Velero's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Priorities {
+    /// First, in this order.
+    pub high: Vec<String>,
+    /// Last, in this order.
+    pub low: Vec<String>,
+}
+
+impl Default for Priorities {
+    fn default() -> Self {
+        let owned = |names: &[&str]| names.iter().map(ToString::to_string).collect();
+        Self {
+            high: owned(&[
+                "customresourcedefinitions",
+                "namespaces",
+                "storageclasses",
+                "volumesnapshotclass.snapshot.storage.k8s.io",
+                "volumesnapshotcontents.snapshot.storage.k8s.io",
+                "volumesnapshots.snapshot.storage.k8s.io",
+                "datauploads.velero.io",
+                "persistentvolumes",
+                "persistentvolumeclaims",
+                "clusterroles",
+                "roles",
+                "serviceaccounts",
+                "clusterrolebindings",
+                "rolebindings",
+                "secrets",
+                "configmaps",
+                "limitranges",
+                "priorityclasses",
+                "pods",
+                "replicasets.apps",
+                "clusterclasses.cluster.x-k8s.io",
+                "endpoints",
+                "services",
+            ]),
+            low: owned(&[
+                "clusterbootstraps.run.tanzu.vmware.com",
+                "clusters.cluster.x-k8s.io",
+                "clusterresourcesets.addons.cluster.x-k8s.io",
+                "apps.kappctrl.k14s.io",
+                "packageinstalls.packaging.carvel.dev",
+            ]),
+        }
+    }
+}
+
+/// A text that is no list of priorities.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidPriorities {
+    /// More than one `-`.
+    #[error(
+        "{0:?} has more than one {SEPARATOR:?}: what comes first, one {SEPARATOR:?}, what comes last"
+    )]
+    Separators(String),
+    /// Nothing between two commas.
+    #[error("{0:?} has an empty name between its commas")]
+    Empty(String),
+}
+
+/// Reads `a,b,-,c`: a and b first, c last, all others in between. An empty text is the default.
+impl FromStr for Priorities {
+    type Err = InvalidPriorities;
+
+    fn from_str(text: &str) -> Result<Self, InvalidPriorities> {
+        if text.is_empty() {
+            return Ok(Self::default());
+        }
+        let names: Vec<&str> = text.split(',').map(str::trim).collect();
+        if names.iter().any(|name| name.is_empty()) {
+            return Err(InvalidPriorities::Empty(text.to_owned()));
+        }
+        let mut lists = names.split(|name| *name == SEPARATOR);
+        let mut next =
+            || lists.next().unwrap_or_default().iter().map(ToString::to_string).collect();
+        let priorities = Self { high: next(), low: next() };
+        match lists.next() {
+            Some(_) => Err(InvalidPriorities::Separators(text.to_owned())),
+            None => Ok(priorities),
+        }
+    }
+}
+
+impl fmt::Display for Priorities {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.high.join(","))?;
+        if !self.low.is_empty() {
+            let comma = if self.high.is_empty() { "" } else { "," };
+            write!(f, "{comma}{SEPARATOR},{}", self.low.join(","))?;
+        }
+        Ok(())
+    }
+}
+
+/// Kinds that may be restored side by side.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Where in the restore it is.
+    pub stage: Stage,
+    /// The kinds, in the order of their names.
+    pub kinds: Vec<GroupResource>,
+}
+
+/// Where in a restore a step is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    /// Definitions of custom resources. After it the cluster may know more kinds.
+    Definitions,
+    /// Namespaces.
+    Namespaces,
+    /// A kind that comes early.
+    High,
+    /// All that nobody gave a priority.
+    Rest,
+    /// A kind that comes late.
+    Low,
+    /// What may refuse everything that comes after it.
+    Last,
+}
+
+/// Puts kinds into an order. Each of them is in exactly one step.
+pub fn steps<'a>(
+    kinds: impl IntoIterator<Item = &'a GroupResource>,
+    priorities: &Priorities,
+    resources: &Resources,
+) -> Vec<Step> {
+    let mut open: BTreeSet<&GroupResource> = kinds.into_iter().collect();
+    let mut steps = Vec::new();
+    let mut step = |stage, kinds: Vec<&GroupResource>| {
+        if !kinds.is_empty() {
+            steps.push(Step { stage, kinds: kinds.into_iter().cloned().collect() });
+        }
+    };
+    step(Stage::Definitions, take(&mut open, &[DEFINITIONS], resources));
+    step(Stage::Namespaces, take(&mut open, &[NAMESPACES], resources));
+    for name in &priorities.high {
+        step(Stage::High, take(&mut open, &[name], resources));
+    }
+    let low = priorities.low.iter().map(|name| take(&mut open, &[name], resources));
+    let low: Vec<_> = low.collect();
+    let last = LAST.map(|names| take(&mut open, names, resources));
+    step(Stage::Rest, open.into_iter().collect());
+    for kinds in low {
+        step(Stage::Low, kinds);
+    }
+    for kinds in last {
+        step(Stage::Last, kinds);
+    }
+    steps
+}
+
+/// Takes the kinds that some names stand for.
+fn take<'a>(
+    open: &mut BTreeSet<&'a GroupResource>,
+    names: &[&str],
+    resources: &Resources,
+) -> Vec<&'a GroupResource> {
+    let mut taken = Vec::new();
+    for name in names {
+        let found = match resources.resolve(name) {
+            Some(resource) => open.get(&resource.id).copied(),
+            None => open.iter().find(|kind| is_called(kind, name)).copied(),
+        };
+        if let Some(kind) = found {
+            open.remove(kind);
+            taken.push(kind);
+        }
+    }
+    taken
+}
+
+/// Whether a name stands for a kind that the cluster does not know: its plural, with its group or
+/// without.
+fn is_called(kind: &GroupResource, name: &str) -> bool {
+    let (resource, group) = name.split_once('.').unwrap_or((name, ""));
+    kind.resource == resource && kind.group.starts_with(group)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::fake::usual_resources;
+
+    fn kind(name: &str) -> GroupResource {
+        let (resource, group) = name.split_once('.').unwrap_or((name, ""));
+        GroupResource::new(group, resource)
+    }
+
+    fn ordered(kinds: &[&str], priorities: &Priorities) -> Vec<(Stage, Vec<String>)> {
+        let kinds: Vec<_> = kinds.iter().map(|name| kind(name)).collect();
+        let steps = steps(&kinds, priorities, &Resources::new(usual_resources()));
+        let names = |step: &Step| step.kinds.iter().map(ToString::to_string).collect();
+        steps.iter().map(|step| (step.stage, names(step))).collect()
+    }
+
+    #[test]
+    fn priorities_are_read_as_velero_reads_them() {
+        let names = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
+        for (text, high, low) in [
+            ("a", &["a"][..], &[][..]),
+            ("a,b", &["a", "b"], &[]),
+            ("a,b,-,c,d", &["a", "b"], &["c", "d"]),
+            ("-,c", &[], &["c"]),
+            ("a,-", &["a"], &[]),
+            ("-", &[], &[]),
+            (" a , b ", &["a", "b"], &[]),
+        ] {
+            let expected = Priorities { high: names(high), low: names(low) };
+            assert_eq!(text.parse(), Ok(expected.clone()), "{text}");
+            let again = expected.to_string();
+            assert!(again.is_empty() || again.parse() == Ok(expected), "{text}: {again}");
+        }
+        assert_eq!("".parse(), Ok(Priorities::default()));
+        for bad in ["a,-,b,-,c", "a,,b", ",", "-,-"] {
+            assert!(bad.parse::<Priorities>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_default_priorities_survive_being_written() {
+        let priorities = Priorities::default();
+        assert_eq!(priorities.to_string().parse(), Ok(priorities));
+    }
+
+    #[test]
+    fn steps_come_in_the_order_of_the_priorities() {
+        let kinds = [
+            "validatingwebhookconfigurations.admissionregistration.k8s.io",
+            "mutatingwebhookconfigurations.admissionregistration.k8s.io",
+            "apiservices.apiregistration.k8s.io",
+            "packageinstalls.packaging.carvel.dev",
+            "apps.kappctrl.k14s.io",
+            "widgets.example.io",
+            "deployments.apps",
+            "services",
+            "replicasets.apps",
+            "pods",
+            "clusterroles.rbac.authorization.k8s.io",
+            "persistentvolumeclaims",
+            "persistentvolumes",
+            "storageclasses.storage.k8s.io",
+            "namespaces",
+            "customresourcedefinitions.apiextensions.k8s.io",
+        ];
+        let one = |stage, name: &str| (stage, vec![name.to_owned()]);
+        let expected = vec![
+            one(Stage::Definitions, "customresourcedefinitions.apiextensions.k8s.io"),
+            one(Stage::Namespaces, "namespaces"),
+            one(Stage::High, "storageclasses.storage.k8s.io"),
+            one(Stage::High, "persistentvolumes"),
+            one(Stage::High, "persistentvolumeclaims"),
+            one(Stage::High, "clusterroles.rbac.authorization.k8s.io"),
+            one(Stage::High, "pods"),
+            one(Stage::High, "replicasets.apps"),
+            one(Stage::High, "services"),
+            (Stage::Rest, vec!["deployments.apps".into(), "widgets.example.io".into()]),
+            one(Stage::Low, "apps.kappctrl.k14s.io"),
+            one(Stage::Low, "packageinstalls.packaging.carvel.dev"),
+            one(Stage::Last, "apiservices.apiregistration.k8s.io"),
+            (
+                Stage::Last,
+                vec![
+                    "mutatingwebhookconfigurations.admissionregistration.k8s.io".into(),
+                    "validatingwebhookconfigurations.admissionregistration.k8s.io".into(),
+                ],
+            ),
+        ];
+        assert_eq!(ordered(&kinds, &Priorities::default()), expected);
+    }
+
+    #[test]
+    fn what_a_user_names_is_where_the_user_wants_it() {
+        let kinds = [
+            "apiservices.apiregistration.k8s.io",
+            "pods",
+            "secrets",
+            "widgets.example.io",
+            "namespaces",
+            "gadgets.other.io",
+        ];
+        let priorities = "apiservices,widgets,po,-,secrets,gadgets.other".parse().unwrap();
+        let one = |stage, name: &str| (stage, vec![name.to_owned()]);
+        let expected = vec![
+            one(Stage::Namespaces, "namespaces"),
+            one(Stage::High, "apiservices.apiregistration.k8s.io"),
+            one(Stage::High, "widgets.example.io"),
+            one(Stage::High, "pods"),
+            one(Stage::Low, "secrets"),
+            one(Stage::Low, "gadgets.other.io"),
+        ];
+        assert_eq!(ordered(&kinds, &priorities), expected);
+    }
+
+    #[test]
+    fn every_kind_is_in_one_step() {
+        let known = Resources::new(usual_resources());
+        let kinds: Vec<_> = known.iter().map(|resource| resource.id.clone()).collect();
+        let twice = kinds.iter().chain(&kinds);
+        let steps = steps(twice, &Priorities::default(), &known);
+        let mut found: Vec<_> = steps.into_iter().flat_map(|step| step.kinds).collect();
+        found.sort();
+        let mut kinds = kinds;
+        kinds.sort();
+        assert_eq!(found, kinds);
+        assert_eq!(super::steps([], &Priorities::default(), &known), []);
+    }
+}

@@ -1,0 +1,105 @@
+//! What became of each item, for `-resource-list.json.gz`.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bowline_store::file::ResourceList;
+
+/// What was done with an item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Action {
+    /// It was created.
+    Created,
+    /// It was there and was changed.
+    Updated,
+    /// It could not be restored.
+    Failed,
+    /// It was there, or was not to be restored.
+    Skipped,
+}
+
+impl Action {
+    /// As Velero writes it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Created => "created",
+            Self::Updated => "updated",
+            Self::Failed => "failed",
+            Self::Skipped => "skipped",
+        }
+    }
+}
+
+/// What was done with all items.
+#[derive(Debug, Default)]
+pub(super) struct Outcomes {
+    /// By kind, namespace and name, under the names that they have now.
+    all: Mutex<ByKind>,
+}
+
+type ByKind = BTreeMap<String, BTreeMap<(String, String), Action>>;
+
+impl Outcomes {
+    pub(super) fn note(
+        &self,
+        api_version: &str,
+        kind: &str,
+        namespace: &str,
+        name: &str,
+        what: Action,
+    ) {
+        let key = (namespace.to_owned(), name.to_owned());
+        self.lock().entry(format!("{api_version}/{kind}")).or_default().insert(key, what);
+    }
+
+    /// How many items there are.
+    pub(super) fn count(&self) -> usize {
+        self.lock().values().map(BTreeMap::len).sum()
+    }
+
+    /// Whether an item of a kind was created or changed.
+    pub(super) fn has_written(&self, kind: &str) -> bool {
+        let written = |what: &Action| matches!(what, Action::Created | Action::Updated);
+        self.lock().iter().any(|(name, items)| name.ends_with(kind) && items.values().any(written))
+    }
+
+    /// The file.
+    pub(super) fn list(&self) -> ResourceList {
+        let told =
+            |((namespace, name), what): (&(String, String), &Action)| match namespace.as_str() {
+                "" => format!("{name}({})", what.as_str()),
+                namespace => format!("{namespace}/{name}({})", what.as_str()),
+            };
+        let of_kind = |(kind, items): (&String, &BTreeMap<_, _>)| {
+            let mut list: Vec<String> = items.iter().map(told).collect();
+            list.sort_unstable();
+            (kind.clone(), list)
+        };
+        ResourceList(self.lock().iter().map(of_kind).collect())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ByKind> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_is_what_velero_writes() {
+        let outcomes = Outcomes::default();
+        outcomes.note("apps/v1", "Deployment", "shop", "web", Action::Created);
+        outcomes.note("v1", "Namespace", "", "shop", Action::Skipped);
+        outcomes.note("v1", "Pod", "shop", "b", Action::Failed);
+        outcomes.note("v1", "Pod", "shop", "a", Action::Failed);
+        outcomes.note("v1", "Pod", "shop", "a", Action::Updated);
+        let list = outcomes.list().0;
+        assert_eq!(list["apps/v1/Deployment"], ["shop/web(created)"]);
+        assert_eq!(list["v1/Namespace"], ["shop(skipped)"]);
+        assert_eq!(list["v1/Pod"], ["shop/a(updated)", "shop/b(failed)"]);
+        assert_eq!(outcomes.count(), 4);
+        assert!(outcomes.has_written("Deployment") && !outcomes.has_written("Namespace"));
+    }
+}

@@ -1,0 +1,189 @@
+//! What a refusal of the API server means, when it was only asked what would happen.
+//!
+//! It may be about the one who asks, and not hold for the server. Or about something that is not there
+//! yet, and will be when the restore comes to the object.
+
+use std::collections::HashSet;
+
+use super::{Finding, Verdict};
+use crate::cluster::Error;
+use crate::resource::GroupResource;
+
+const DEFINITIONS: &str = "customresourcedefinitions.apiextensions.k8s.io";
+const ACCOUNTS: &str = "serviceaccounts";
+const PRIORITIES: &str = "priorityclasses.scheduling.k8s.io";
+const ROLES: &str = "roles.rbac.authorization.k8s.io";
+const CLUSTER_ROLES: &str = "clusterroles.rbac.authorization.k8s.io";
+
+/// Objects without which the API server refuses others.
+const NEEDED: [&str; 5] = [DEFINITIONS, ACCOUNTS, PRIORITIES, ROLES, CLUSTER_ROLES];
+
+/// What the restore brings that others need.
+#[derive(Debug, Default)]
+pub(super) struct Coming(HashSet<(String, String)>);
+
+impl Coming {
+    /// Notes an object that would be restored, if others may need it.
+    pub(super) fn add(&mut self, kind: &GroupResource, namespace: &str, name: &str) {
+        let kind = kind.to_string();
+        if NEEDED.contains(&kind.as_str()) {
+            self.0.insert((kind, format!("{namespace}/{name}")));
+        }
+    }
+
+    /// Whether the definition of a kind would be restored.
+    pub(super) fn defines(&self, kind: &GroupResource) -> bool {
+        self.has(DEFINITIONS, &format!("/{kind}"))
+    }
+
+    fn has(&self, kind: &str, name: &str) -> bool {
+        self.0.contains(&(kind.to_owned(), name.to_owned()))
+    }
+
+    /// Whether one of that name would be restored, wherever it lives.
+    fn has_anywhere(&self, kind: &str, name: &str) -> bool {
+        let is_called = |place: &str| place.rsplit_once('/').is_some_and(|(_, own)| own == name);
+        self.0.iter().any(|(of, place)| of == kind && is_called(place))
+    }
+}
+
+/// What a refusal means for a restore.
+pub(super) fn judge(error: &Error, coming: &Coming) -> Finding {
+    let Error::Refused { code, message, .. } = error else {
+        return Finding::new(Verdict::Refuse, error.to_string());
+    };
+    let later = |what: String| Finding::new(Verdict::NotValidated, what);
+    if is_about_rights(error) {
+        return later(format!("your own rights do not suffice to try: {message}"));
+    }
+    if message.contains("does not support dry run") {
+        return later(format!("it cannot be tried: {message}"));
+    }
+    if let Some(account) = between(message, "error looking up service account ", ": ")
+        && coming.has(ACCOUNTS, account)
+    {
+        return later(format!("it needs the service account {account}, which is not there yet"));
+    }
+    if let Some(class) = between(message, "no PriorityClass with name ", " was found")
+        && coming.has(PRIORITIES, &format!("/{class}"))
+    {
+        return later(format!("it needs the priority class {class}, which is not there yet"));
+    }
+    if *code == 404
+        && let Some((kind, name)) = missing(message)
+    {
+        if kind == "namespaces" {
+            return later(format!("its namespace {name} does not exist yet"));
+        }
+        if [ROLES, CLUSTER_ROLES].contains(&kind) && coming.has_anywhere(kind, name) {
+            return later(format!("it needs {kind} {name}, which is not there yet"));
+        }
+    }
+    Finding::new(Verdict::Refuse, error.to_string())
+}
+
+/// Whether it is the user who may not, which says nothing about the server.
+pub(super) fn is_about_rights(error: &Error) -> bool {
+    matches!(error, Error::Refused { code: 403, message, .. }
+        if (message.contains(": User \"") && message.contains("\" cannot "))
+            || message.contains("is attempting to grant RBAC permissions not currently held"))
+}
+
+fn between<'a>(text: &'a str, before: &str, after: &str) -> Option<&'a str> {
+    let (_, rest) = text.split_once(before)?;
+    Some(rest.split_once(after).map_or(rest, |(found, _)| found))
+}
+
+/// `roles.rbac.authorization.k8s.io "x" not found`
+fn missing(message: &str) -> Option<(&str, &str)> {
+    let (kind, name) = message.strip_suffix("\" not found")?.split_once(" \"")?;
+    Some((kind, name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(code: u16, message: &str) -> Error {
+        Error::Refused { code, reason: "Why".into(), message: message.into() }
+    }
+
+    #[test]
+    fn only_a_refusal_that_will_hold_is_one() {
+        let mut coming = Coming::default();
+        for (kind, namespace, name) in [
+            (GroupResource::new("", "serviceaccounts"), "shop", "web"),
+            (GroupResource::new("scheduling.k8s.io", "priorityclasses"), "", "high"),
+            (GroupResource::new("rbac.authorization.k8s.io", "roles"), "shop", "reader"),
+            (GroupResource::new("", "configmaps"), "shop", "settings"),
+        ] {
+            coming.add(&kind, namespace, name);
+        }
+        let account = |account: &str| {
+            format!(
+                "pods \"p\" is forbidden: error looking up service account {account}: \
+                 serviceaccount \"web\" not found"
+            )
+        };
+        let class = |class: &str| {
+            format!("pods \"p\" is forbidden: no PriorityClass with name {class} was found")
+        };
+        let rows = [
+            (
+                403,
+                "configmaps is forbidden: User \"jane\" cannot create resource \"configmaps\" in \
+                 API group \"\" in the namespace \"shop\"",
+                Some("your own rights do not suffice to try: configmaps is forbidden: "),
+            ),
+            (
+                403,
+                "roles.rbac.authorization.k8s.io \"r\" is forbidden: user \"jane\" (groups=[]) is \
+                 attempting to grant RBAC permissions not currently held:\n{}",
+                Some("your own rights do not suffice to try: "),
+            ),
+            (
+                400,
+                "admission webhook \"a.io\" does not support dry run",
+                Some("it cannot be tried: admission webhook \"a.io\" does not support dry run"),
+            ),
+            (403, &account("shop/web"), Some("it needs the service account shop/web, which ")),
+            (403, &account("other/web"), None),
+            (403, &class("high"), Some("it needs the priority class high, which is not ")),
+            (403, &class("low"), None),
+            (404, "namespaces \"x\" not found", Some("its namespace x does not exist yet")),
+            (
+                404,
+                "roles.rbac.authorization.k8s.io \"reader\" not found",
+                Some("it needs roles.rbac.authorization.k8s.io reader, which is not there yet"),
+            ),
+            (404, "roles.rbac.authorization.k8s.io \"writer\" not found", None),
+            (404, "configmaps \"settings\" not found", None),
+            (422, "Service \"s\" is invalid: namespaces \"x\" not found", None),
+            (403, "pods \"p\" is forbidden: exceeded quota: q, requested: pods=1", None),
+        ];
+        for (code, message, later) in rows {
+            let error = refused(code, message);
+            let Finding { verdict, reason } = judge(&error, &coming);
+            match later {
+                Some(start) => {
+                    assert_eq!(verdict, Verdict::NotValidated, "{message}");
+                    assert!(reason.starts_with(start), "{reason}");
+                }
+                None => {
+                    assert_eq!((verdict, reason), (Verdict::Refuse, error.to_string()));
+                }
+            }
+        }
+        let silent = judge(&Error::Unreachable("gone".into()), &coming);
+        assert_eq!(silent.verdict, Verdict::Refuse);
+    }
+
+    #[test]
+    fn a_kind_comes_with_its_definition() {
+        let mut coming = Coming::default();
+        let definitions = GroupResource::new("apiextensions.k8s.io", "customresourcedefinitions");
+        coming.add(&definitions, "", "widgets.example.io");
+        assert!(coming.defines(&GroupResource::new("example.io", "widgets")));
+        assert!(!coming.defines(&GroupResource::new("example.io", "gadgets")));
+    }
+}

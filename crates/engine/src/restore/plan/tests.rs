@@ -1,0 +1,273 @@
+use std::io::Write as _;
+use std::time::Duration;
+
+use bowline_api::location::LocationPhase;
+use bowline_api::{Backup, BackupStorageLocation, BackupStorageLocationStatus, Restore};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use serde_json::json;
+
+use super::super::request::{self, Defaults, Facts, Lookup};
+use super::super::unpack::{self, Limits};
+use super::*;
+use crate::cluster::Fake;
+
+/// An archive of objects, each with the folder of its kind.
+fn archive(objects: &[(&str, Value)]) -> Contents {
+    let mut tar = tar::Builder::new(Vec::new());
+    for (kind, object) in objects {
+        let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
+        let folder = match text("namespace") {
+            "" => "cluster".to_owned(),
+            namespace => format!("namespaces/{namespace}"),
+        };
+        let path = format!("resources/{kind}/{folder}/{}.json", text("name"));
+        let content = object.to_string();
+        let mut header = tar::Header::new_ustar();
+        header.set_size(content.len() as u64);
+        header.set_mode(0o644);
+        tar.append_data(&mut header, path, content.as_bytes()).unwrap();
+    }
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
+    gzip.write_all(&tar.into_inner().unwrap()).unwrap();
+    let packed = gzip.finish().unwrap();
+    unpack::unpack(&*packed, &std::env::temp_dir(), Limits::default()).unwrap()
+}
+
+fn request(spec: Value, modifiers: &str) -> Request {
+    let mut restore = Restore::default();
+    restore.metadata.name = Some("r".into());
+    restore.metadata.namespace = Some("velero".into());
+    restore.metadata.uid = Some("dry-run".into());
+    restore.spec = serde_json::from_value(spec).unwrap();
+    restore.spec.backup_name = "b".into();
+    let mut backup = Backup::default();
+    backup.metadata.name = Some("b".into());
+    let status = BackupStorageLocationStatus {
+        phase: Some(LocationPhase::Available),
+        ..BackupStorageLocationStatus::default()
+    };
+    let facts = Facts {
+        backups: Ok(vec![backup]),
+        location: Lookup::Found(BackupStorageLocation {
+            status: Some(status),
+            ..BackupStorageLocation::default()
+        }),
+        modifiers: Lookup::Found([("rules.yaml".to_owned(), modifiers.to_owned())].into()),
+    };
+    let prepared = request::prepare(&restore, &facts, &Defaults::default(), Timestamp::UNIX_EPOCH);
+    prepared.outcome.unwrap()
+}
+
+async fn plan_with(
+    fake: Fake,
+    request: Request,
+    objects: &[(&str, Value)],
+    volumes: Volumes,
+) -> Plan {
+    let options = Options {
+        requests: 4,
+        items: 8,
+        scratch: std::env::temp_dir(),
+        namespace: "velero".into(),
+        priorities: Priorities::default(),
+        resource_timeout: Duration::from_secs(1),
+        terminating_timeout: Duration::from_secs(1),
+    };
+    let (cluster, contents) = (Arc::new(fake), archive(objects));
+    let run = Run { request, cluster, contents, volumes, options };
+    super::run(run, Timestamp::UNIX_EPOCH).await.unwrap()
+}
+
+async fn plan_of(fake: Fake, request: Request, objects: &[(&str, Value)]) -> Plan {
+    plan_with(fake, request, objects, Volumes::default()).await
+}
+
+/// Verdicts, by what is restored; the reasons only where there are any.
+fn told(plan: &Plan) -> Vec<String> {
+    let one = |entry: &Entry| {
+        let Entry { id, verdict, reason, .. } = entry;
+        let colon = if reason.is_empty() { "" } else { ": " };
+        format!("{id} {verdict:?}{colon}{reason}")
+    };
+    plan.entries.iter().map(one).collect()
+}
+
+fn object(api_version: &str, kind: &str, namespace: &str, name: &str) -> Value {
+    let mut object =
+        json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": name, "uid": "old"}});
+    if !namespace.is_empty() {
+        object["metadata"]["namespace"] = namespace.into();
+    }
+    object
+}
+
+fn config_map(namespace: &str, name: &str, value: &str) -> Value {
+    let mut map = object("v1", "ConfigMap", namespace, name);
+    map["data"] = json!({"key": value});
+    map
+}
+
+fn namespace(name: &str) -> Value {
+    object("v1", "Namespace", "", name)
+}
+
+fn refused(message: &'static str) -> impl Fn() -> Error {
+    move || Error::Refused { code: 422, reason: "Invalid".into(), message: message.into() }
+}
+
+#[tokio::test]
+async fn each_item_gets_a_verdict_and_a_reason_in_the_order_of_the_restore() {
+    let fake = Fake::usual()
+        .with(namespace("shop"))
+        .with(config_map("shop", "same", "a"))
+        .with(config_map("shop", "other", "b"));
+    fake.fail_write("services", refused("no such port"));
+    let mut done = object("v1", "Pod", "shop", "done");
+    done["status"] = json!({"phase": "Succeeded"});
+    let objects = [
+        ("services", object("v1", "Service", "shop", "bad")),
+        ("configmaps", config_map("shop", "new", "a")),
+        ("configmaps", config_map("shop", "other", "a")),
+        ("configmaps", config_map("shop", "same", "a")),
+        ("configmaps", config_map("gone", "lost", "a")),
+        ("pods", done),
+        ("widgets.example.io", object("example.io/v1", "Widget", "shop", "w")),
+        ("gadgets.example.io", object("example.io/v1", "Gadget", "shop", "g")),
+        (
+            "customresourcedefinitions.apiextensions.k8s.io",
+            object("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", "widgets.example.io"),
+        ),
+        ("namespaces", namespace("shop")),
+    ];
+    let plan = plan_of(fake, request(json!({}), ""), &objects).await;
+    assert_eq!(
+        told(&plan),
+        [
+            "customresourcedefinitions.apiextensions.k8s.io/widgets.example.io Create",
+            "namespaces/gone Create",
+            "namespaces/shop Skip: it exists",
+            "configmaps/gone/lost NotValidated: its namespace gone does not exist yet",
+            "configmaps/shop/new Create",
+            "configmaps/shop/other Skip: it exists and would stay as it is, but differs in data.key",
+            "configmaps/shop/same Skip: it exists and is the same",
+            "pods/shop/done Skip: it had completed when the backup was taken",
+            "services/shop/bad Refuse: the API server answered 422 (Invalid): no such port",
+            "gadgets.example.io/shop/g Refuse: the cluster does not serve gadgets.example.io: is \
+             its definition missing?",
+            "widgets.example.io/shop/w NotValidated: its kind is not there before its definition \
+             is restored",
+        ]
+    );
+    assert!(plan.would_fail());
+    assert_eq!(plan.results.errors.count(), 0);
+    let lost = plan.entries.iter().find(|entry| entry.id.name == "lost").unwrap();
+    assert_eq!(lost.target.as_ref().unwrap().kind, "ConfigMap");
+}
+
+#[tokio::test]
+async fn what_differs_is_changed_if_that_is_the_policy_and_mapped_first() {
+    let fake = Fake::usual()
+        .with(namespace("copy"))
+        .with(config_map("copy", "same", "a"))
+        .with(config_map("copy", "other", "b"))
+        .with(object("v1", "ServiceAccount", "copy", "app"));
+    let mut account = object("v1", "ServiceAccount", "shop", "app");
+    account["metadata"]["labels"] = json!({"team": "a"});
+    let objects = [
+        ("configmaps", config_map("shop", "other", "a")),
+        ("configmaps", config_map("shop", "same", "a")),
+        ("serviceaccounts", account),
+    ];
+    let spec = json!({"existingResourcePolicy": "update", "namespaceMapping": {"shop": "copy"}});
+    let plan = plan_of(fake, request(spec, ""), &objects).await;
+    assert_eq!(
+        told(&plan),
+        [
+            "serviceaccounts/shop/app Update: it exists and lacks something in metadata",
+            "configmaps/shop/other Update: it exists and differs in data.key",
+            "configmaps/shop/same Skip: it exists and is the same; only the labels of the restore \
+             would be put on it",
+        ]
+    );
+    let targets = plan.entries.iter().filter_map(|entry| entry.target.as_ref());
+    assert!(targets.clone().all(|target| target.namespace == "copy") && targets.count() == 3);
+    assert!(!plan.would_fail());
+}
+
+#[tokio::test]
+async fn a_namespace_that_is_refused_takes_its_objects_with_it() {
+    let fake = Fake::usual();
+    fake.fail_write("namespaces", refused("not here"));
+    let objects = [
+        ("configmaps", config_map("shop", "a", "a")),
+        ("configmaps", config_map("shop", "b", "a")),
+    ];
+    let plan = plan_of(fake, request(json!({"includedNamespaces": ["shop"]}), ""), &objects).await;
+    let reason = "the API server answered 422 (Invalid): not here";
+    let inside = format!("its namespace shop cannot be created: {reason}");
+    assert_eq!(
+        told(&plan),
+        [
+            format!("namespaces/shop Refuse: {reason}"),
+            format!("configmaps/shop/a Refuse: {inside}"),
+            format!("configmaps/shop/b Refuse: {inside}"),
+        ]
+    );
+}
+
+#[tokio::test]
+async fn what_filters_leave_out_is_not_told_and_what_others_need_is() {
+    let fake = Fake::usual().with(namespace("shop"));
+    let mut pod = object("v1", "Pod", "shop", "web");
+    pod["metadata"]["labels"] = json!({"app": "web"});
+    pod["spec"] = json!({
+        "containers": [],
+        "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
+    });
+    let objects = [
+        ("pods", pod),
+        ("persistentvolumeclaims", object("v1", "PersistentVolumeClaim", "shop", "data")),
+        ("persistentvolumeclaims", object("v1", "PersistentVolumeClaim", "shop", "unused")),
+        ("configmaps", config_map("other", "out", "a")),
+    ];
+    let spec = json!({
+        "includedNamespaces": ["shop"], "labelSelector": {"matchLabels": {"app": "web"}},
+    });
+    let plan = plan_of(fake, request(spec, ""), &objects).await;
+    assert_eq!(told(&plan), ["persistentvolumeclaims/shop/data Create", "pods/shop/web Create"]);
+    let not_run = ["velero.io/change-image-name", "velero.io/change-storage-class"];
+    assert_eq!(plan.not_run, not_run);
+}
+
+#[tokio::test]
+async fn a_modifier_that_fails_is_an_error_of_the_plan() {
+    let fake = Fake::usual().with(namespace("shop"));
+    let rules = "version: v1\nresourceModifierRules:\n- conditions:\n    groupResource: configmaps\n  \
+                 patches:\n  - operation: remove\n    path: /data/none\n";
+    let spec = json!({"resourceModifier": {"kind": "ConfigMap", "name": "rules"}});
+    let objects = [("configmaps", config_map("shop", "a", "a"))];
+    let plan = plan_of(fake, request(spec, rules), &objects).await;
+    assert_eq!(told(&plan), ["configmaps/shop/a Create"]);
+    let errors = &plan.results.errors.namespaces["shop"];
+    assert!(errors[0].starts_with("configmaps/a: a resource modifier failed: "), "{errors:?}");
+    assert!(plan.would_fail());
+}
+
+#[tokio::test]
+async fn a_volume_whose_data_is_lacking_is_refused_with_its_claim() {
+    let fake = Fake::usual().with(namespace("shop"));
+    let mut volume = object("v1", "PersistentVolume", "", "pv");
+    volume["spec"] = json!({"claimRef": {"namespace": "shop", "name": "data"}});
+    let mut claim = object("v1", "PersistentVolumeClaim", "shop", "data");
+    claim["spec"] = json!({"volumeName": "pv"});
+    let volumes: Vec<bowline_store::file::BackupVolumeInfo> = serde_json::from_value(json!([
+        {"pvName": "pv", "backupMethod": "PodVolumeBackup", "result": "succeeded"},
+    ]))
+    .unwrap();
+    let objects = [("persistentvolumes", volume), ("persistentvolumeclaims", claim)];
+    let volumes = Volumes { infos: volumes, ..Volumes::default() };
+    let plan = plan_with(fake, request(json!({}), ""), &objects, volumes).await;
+    assert_eq!(plan.count(Verdict::Refuse), 2, "{:?}", told(&plan));
+    assert!(plan.entries.iter().all(|entry| entry.reason.contains("--allow-empty-volumes")));
+}

@@ -1,0 +1,114 @@
+//! The lists of a spec, checked as Velero checks them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bowline_api::RestoreSpec;
+
+use crate::glob::{Glob, check_namespace};
+use crate::restore::filter::Lists;
+
+/// Resources that are never restored: they belong to a cluster, or come from the bucket by
+/// themselves.
+const NEVER: [&str; 9] = [
+    "nodes",
+    "events",
+    "events.events.k8s.io",
+    "backups.velero.io",
+    "restores.velero.io",
+    "resticrepositories.velero.io",
+    "csinodes.storage.k8s.io",
+    "volumeattachments.storage.k8s.io",
+    "backuprepositories.velero.io",
+];
+
+/// What Kubernetes allows for the name of a namespace.
+const LONGEST_NAMESPACE: usize = 63;
+
+/// Reads which kinds are asked for, and writes those that are never restored into the spec, where
+/// users can see them.
+pub(super) fn kinds(spec: &mut RestoreSpec, errors: &mut Vec<String>) -> Lists {
+    let has = |list: &[String], name: &str| list.iter().any(|other| other == name);
+    for name in NEVER {
+        if !has(&spec.excluded_resources, name) {
+            spec.excluded_resources.push(name.to_owned());
+        }
+    }
+    for name in NEVER.into_iter().filter(|name| has(&spec.included_resources, name)) {
+        errors.push(format!("{name} are non-restorable resources"));
+    }
+    let lists = (spec.included_resources.as_slice(), spec.excluded_resources.as_slice());
+    compile("Invalid included/excluded resource lists", lists, errors)
+}
+
+/// Reads which namespaces are asked for and which are not.
+pub(super) fn namespaces(spec: &RestoreSpec, errors: &mut Vec<String>) -> Lists {
+    let lists = (spec.included_namespaces.as_slice(), spec.excluded_namespaces.as_slice());
+    let glob = |pattern: &str| {
+        check_namespace(pattern).map_err(|error| error.to_string())?;
+        Glob::new(pattern).map_err(|error| error.to_string())
+    };
+    compile_with("Invalid included/excluded namespace lists", lists, glob, errors)
+}
+
+/// Compiles a pair of lists of kinds.
+pub(super) fn compile(
+    prefix: &str,
+    lists: (&[String], &[String]),
+    errors: &mut Vec<String>,
+) -> Lists {
+    let glob = |pattern: &str| Glob::new(pattern).map_err(|error| error.to_string());
+    compile_with(prefix, lists, glob, errors)
+}
+
+fn compile_with(
+    prefix: &str,
+    (included, excluded): (&[String], &[String]),
+    glob: impl Fn(&str) -> Result<Glob, String>,
+    errors: &mut Vec<String>,
+) -> Lists {
+    let mut wrong = contradictions(included, excluded);
+    let mut globs = |list: &[String]| {
+        let compiled = list.iter().map(|pattern| glob(pattern));
+        compiled.filter_map(|glob| glob.map_err(|error| wrong.push(error)).ok()).collect()
+    };
+    let lists = Lists { included: globs(included), excluded: globs(excluded) };
+    errors.extend(wrong.into_iter().map(|wrong| format!("{prefix}: {wrong}")));
+    lists
+}
+
+/// Checks that namespaces are mapped to namespaces.
+pub(super) fn check_mapping(mapping: &BTreeMap<String, String>, errors: &mut Vec<String>) {
+    for (from, to) in mapping {
+        let is_inside = |b: u8| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-');
+        let is_name = to.bytes().all(is_inside)
+            && !to.is_empty()
+            && !to.starts_with('-')
+            && !to.ends_with('-')
+            && to.len() <= LONGEST_NAMESPACE;
+        if !is_name {
+            errors.push(format!(
+                "invalid namespaceMapping of {from:?}: {to:?} is not the name of a namespace"
+            ));
+        }
+    }
+}
+
+fn contradictions(included: &[String], excluded: &[String]) -> Vec<String> {
+    let (taken, left_out) = (sorted(included), sorted(excluded));
+    let mut wrong = Vec::new();
+    if taken.len() > 1 && taken.contains("*") {
+        wrong.push(
+            "includes list must either contain '*' only, or a non-empty list of items".to_owned(),
+        );
+    }
+    if left_out.contains("*") {
+        wrong.push("excludes list cannot contain '*'".to_owned());
+    }
+    let words = "excludes list cannot contain an item in the includes list";
+    wrong.extend(taken.intersection(&left_out).map(|item| format!("{words}: {item}")));
+    wrong
+}
+
+fn sorted(list: &[String]) -> BTreeSet<&str> {
+    list.iter().map(String::as_str).collect()
+}

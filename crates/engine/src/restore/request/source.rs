@@ -1,0 +1,87 @@
+//! Which backup is restored, and whether it can be had.
+
+use bowline_api::location::LocationPhase;
+use bowline_api::{Backup, BackupPhase, BackupStorageLocation, GROUP, Restore};
+
+use super::{Facts, Lookup};
+
+/// The backup to restore: the one that is named, else the latest one of a schedule that completed.
+pub fn source<'a>(restore: &Restore, backups: &'a [Backup]) -> Option<&'a Backup> {
+    let name = restore.spec.backup_name.as_str();
+    if !name.is_empty() {
+        return backups.iter().find(|backup| backup.metadata.name.as_deref() == Some(name));
+    }
+    let status = |backup: &'a Backup| backup.status.as_ref();
+    let completed = backups.iter().filter(|backup| {
+        status(backup).and_then(|status| status.phase.as_ref()) == Some(&BackupPhase::Completed)
+    });
+    completed.max_by_key(|backup| {
+        let start = status(backup).and_then(|status| status.start_timestamp.as_ref());
+        start.map(|start| start.0)
+    })
+}
+
+/// Finds the backup and writes its name into the Restore.
+pub(super) fn find(
+    restore: &mut Restore,
+    facts: &Facts,
+    errors: &mut Vec<String>,
+) -> Option<Backup> {
+    let by_schedule = restore.spec.backup_name.is_empty();
+    let namespace = restore.metadata.namespace.clone().unwrap_or_default();
+    let cannot_find = |name: &str, error: &str| {
+        format!("Error retrieving backup: can't find backup {namespace}/{name}: {error}")
+    };
+    let name = &restore.spec.backup_name;
+    let backups = match &facts.backups {
+        Ok(backups) => backups,
+        Err(_) if by_schedule => {
+            errors.push("Unable to list backups for schedule".to_owned());
+            return None;
+        }
+        Err(error) => {
+            errors.push(cannot_find(name, error));
+            return None;
+        }
+    };
+    if by_schedule && backups.is_empty() {
+        errors.push("No backups found for schedule".to_owned());
+    }
+    match source(restore, backups) {
+        Some(backup) => {
+            restore.spec.backup_name = backup.metadata.name.clone().unwrap_or_default();
+            Some(backup.clone())
+        }
+        None if by_schedule => {
+            errors.push("No completed backups found for schedule".to_owned());
+            None
+        }
+        None => {
+            let not_found = format!("backups.{GROUP} {name:?} not found");
+            errors.push(cannot_find(name, &not_found));
+            None
+        }
+    }
+}
+
+/// Checks that the backup can be read.
+pub(super) fn check_location(
+    backup: &Backup,
+    location: &Lookup<BackupStorageLocation>,
+) -> Result<(), String> {
+    let name = &backup.spec.storage_location;
+    match location {
+        Lookup::Found(location) => {
+            let phase = location.status.as_ref().and_then(|status| status.phase.as_ref());
+            if phase == Some(&LocationPhase::Available) {
+                Ok(())
+            } else {
+                Err(format!("The BSL {name} is unavailable, cannot retrieve the backup"))
+            }
+        }
+        Lookup::Missing => Err(format!(
+            "Error retrieving backup: backupstoragelocations.{GROUP} {name:?} not found"
+        )),
+        Lookup::Failed(error) => Err(format!("Error retrieving backup: {error}")),
+    }
+}

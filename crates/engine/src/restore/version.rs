@@ -1,0 +1,229 @@
+//! In which version an item is restored.
+//!
+//! What a backup has and what the cluster serves enter; the resource to write to leaves, or why
+//! there is none. An archive holds every item in the version that its cluster preferred, and some
+//! hold further ones. The stored preferred version is taken wherever the cluster serves it, as
+//! Velero does. Where it does not, Velero tries all the same and fails item by item; here another
+//! version that both sides have is taken, the one that the cluster likes best.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::unpack::Kind;
+use crate::resource::{GroupResource, Resource};
+
+/// What the API server serves, in all versions.
+#[derive(Clone, Debug, Default)]
+pub struct Versions {
+    by_id: HashMap<GroupResource, Vec<Arc<Resource>>>,
+    /// By the version of the API, and the kind.
+    by_kind: HashMap<String, HashMap<String, Arc<Resource>>>,
+}
+
+/// In which version the items of a kind are restored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chosen {
+    /// What to write to.
+    pub resource: Arc<Resource>,
+    /// Which of the versions in the archive to read, as
+    /// [`Contents::read`](super::unpack::Contents::read) wants it. None is the preferred one.
+    pub stored: Option<String>,
+}
+
+/// The cluster does not serve what is needed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotServed {
+    /// Not in any version.
+    #[error("the cluster does not serve {0}: is its definition missing?")]
+    Resource(GroupResource),
+    /// Not in the versions that there are.
+    #[error(
+        "the cluster does not serve {resource} in {}, in which the backup has it, but only in {}",
+        stored.join(", "),
+        served.join(", ")
+    )]
+    Version {
+        /// The resource.
+        resource: GroupResource,
+        /// The versions that the backup has.
+        stored: Vec<String>,
+        /// The versions that the cluster serves.
+        served: Vec<String>,
+    },
+    /// No resource has this kind.
+    #[error("the cluster does not serve the kind {kind} of {api_version}")]
+    Kind {
+        /// The version of the API.
+        api_version: String,
+        /// The kind.
+        kind: String,
+    },
+}
+
+impl Versions {
+    /// Takes resources in all their versions, those first that the API server prefers.
+    pub fn new(resources: impl IntoIterator<Item = Resource>) -> Self {
+        let mut known = Self::default();
+        for resource in resources {
+            let resource = Arc::new(resource);
+            let kinds = known.by_kind.entry(resource.api_version()).or_default();
+            // Of several resources with one kind the first counts.
+            kinds.entry(resource.kind.clone()).or_insert_with(|| Arc::clone(&resource));
+            known.by_id.entry(resource.id.clone()).or_default().push(resource);
+        }
+        known
+    }
+
+    /// Chooses the version for the items of a kind. One of an old archive, which does not tell in
+    /// which version its items are, is looked at item by item with [`exactly`](Self::exactly).
+    pub fn choose(&self, id: &GroupResource, kind: &Kind) -> Result<Chosen, NotServed> {
+        let served = self.served(id)?;
+        let Some(preferred) = &kind.preferred else {
+            return Ok(Chosen { resource: Arc::clone(&served[0]), stored: None });
+        };
+        if let Some(resource) = served.iter().find(|served| served.version == *preferred) {
+            return Ok(Chosen { resource: Arc::clone(resource), stored: None });
+        }
+        let stored: Vec<&str> = kind.versions().collect();
+        let common = served.iter().find(|served| stored.contains(&served.version.as_str()));
+        match common {
+            Some(resource) => Ok(Chosen {
+                resource: Arc::clone(resource),
+                stored: Some(resource.version.clone()),
+            }),
+            None => Err(not_in(id, stored.into_iter().map(str::to_owned).collect(), served)),
+        }
+    }
+
+    /// The resource in the version that an item has.
+    pub fn exactly(&self, id: &GroupResource, version: &str) -> Result<Arc<Resource>, NotServed> {
+        let served = self.served(id)?;
+        match served.iter().find(|served| served.version == version) {
+            Some(resource) => Ok(Arc::clone(resource)),
+            None => Err(not_in(id, vec![version.to_owned()], served)),
+        }
+    }
+
+    /// The resource that an item belongs to which an action has changed.
+    pub fn of_kind(&self, api_version: &str, kind: &str) -> Result<Arc<Resource>, NotServed> {
+        let found = self.by_kind.get(api_version).and_then(|kinds| kinds.get(kind));
+        found.cloned().ok_or_else(|| NotServed::Kind {
+            api_version: api_version.to_owned(),
+            kind: kind.to_owned(),
+        })
+    }
+
+    fn served(&self, id: &GroupResource) -> Result<&[Arc<Resource>], NotServed> {
+        match self.by_id.get(id) {
+            Some(served) => Ok(served),
+            None => Err(NotServed::Resource(id.clone())),
+        }
+    }
+}
+
+fn not_in(id: &GroupResource, stored: Vec<String>, served: &[Arc<Resource>]) -> NotServed {
+    let served = served.iter().map(|served| served.version.clone()).collect();
+    NotServed::Version { resource: id.clone(), stored, served }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::restore::unpack::{Contents, Limits, unpack};
+
+    fn widgets() -> GroupResource {
+        GroupResource::new("example.io", "widgets")
+    }
+
+    fn versions(served: &[&str]) -> Versions {
+        Versions::new(served.iter().map(|version| Resource {
+            id: widgets(),
+            version: (*version).to_owned(),
+            kind: "Widget".into(),
+            singular: "widget".into(),
+            short_names: Vec::new(),
+            is_namespaced: true,
+            verbs: Vec::new(),
+        }))
+    }
+
+    /// An archive with one item in these folders; an empty one is that without a version.
+    fn archive(folders: &[&str]) -> Contents {
+        let mut builder = tar::Builder::new(Vec::new());
+        for folder in folders {
+            let folder = if folder.is_empty() { String::new() } else { format!("{folder}/") };
+            let path = format!("resources/widgets.example.io/{folder}namespaces/a/x.json");
+            let content = br#"{"kind":"Widget","metadata":{"name":"x","namespace":"a"}}"#;
+            let mut header = tar::Header::new_ustar();
+            header.set_size(content.len() as u64);
+            header.set_mode(0o644);
+            builder.append_data(&mut header, path, &content[..]).unwrap();
+        }
+        let tar = builder.into_inner().unwrap();
+        let gzip = flate2::read::GzEncoder::new(&tar[..], flate2::Compression::fast());
+        unpack(gzip, tempfile::tempdir().unwrap().path(), Limits::default()).unwrap()
+    }
+
+    #[test]
+    fn the_stored_version_is_taken_where_it_is_served() {
+        let plain = &["", "v1-preferredversion"][..];
+        let several = &["", "v2-preferredversion", "v1", "v1beta1"][..];
+        let old = &[""][..];
+        for (folders, served, expected) in [
+            (plain, &["v1"][..], Ok(("v1", None))),
+            (plain, &["v2", "v1"], Ok(("v1", None))),
+            (several, &["v3", "v2", "v1"], Ok(("v2", None))),
+            // Not served: the cluster's favourite among the others.
+            (several, &["v1", "v1beta1"], Ok(("v1", Some("v1")))),
+            (several, &["v3", "v1beta1", "v1"], Ok(("v1beta1", Some("v1beta1")))),
+            (old, &["v2", "v1"], Ok(("v2", None))),
+            (
+                plain,
+                &["v3", "v2"],
+                Err(
+                    "the cluster does not serve widgets.example.io in v1, in which the backup has \
+                     it, but only in v3, v2",
+                ),
+            ),
+            (
+                plain,
+                &[],
+                Err("the cluster does not serve widgets.example.io: is its definition missing?"),
+            ),
+        ] {
+            let contents = archive(folders);
+            let kind = contents.kind(&widgets()).unwrap();
+            let chosen = versions(served).choose(&widgets(), kind);
+            let chosen =
+                chosen.map(|Chosen { resource, stored }| (resource.version.clone(), stored));
+            let expected = expected
+                .map(|(version, stored)| (version.to_owned(), stored.map(str::to_owned)))
+                .map_err(str::to_owned);
+            let chosen = chosen.map_err(|error| error.to_string());
+            assert_eq!(chosen, expected, "{folders:?} {served:?}");
+            if let Ok((_, stored)) = chosen {
+                assert!(contents.read(&widgets(), stored.as_deref(), "a", "x").is_ok());
+            }
+        }
+    }
+
+    #[test]
+    fn a_version_or_kind_is_found_exactly_or_refused() {
+        let versions = versions(&["v2", "v1"]);
+        let found = |version: &str| versions.exactly(&widgets(), version).map(|_| ());
+        assert_eq!(found("v1"), Ok(()));
+        assert!(matches!(found("v3"), Err(NotServed::Version { .. })));
+        let other = GroupResource::new("", "gadgets");
+        assert_eq!(versions.exactly(&other, "v1").map(|_| ()), Err(NotServed::Resource(other)));
+
+        let of_kind = |api_version: &str, kind: &str| {
+            versions.of_kind(api_version, kind).map(|found| found.api_version())
+        };
+        assert_eq!(of_kind("example.io/v1", "Widget"), Ok("example.io/v1".into()));
+        for (api_version, kind) in
+            [("example.io/v3", "Widget"), ("v1", "Widget"), ("example.io/v1", "Gadget")]
+        {
+            assert!(of_kind(api_version, kind).is_err(), "{api_version} {kind}");
+        }
+    }
+}

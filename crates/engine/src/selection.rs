@@ -1,0 +1,201 @@
+//! Which actions see which items.
+
+use std::sync::Arc;
+
+use bowline_plugin::{Name, ResourceSelector};
+use futures::future::{BoxFuture, join_all};
+
+use crate::action::Named;
+use crate::glob::{Glob, Globs, InvalidGlob};
+use crate::item::Object;
+use crate::report::{About, Report};
+use crate::resource::{Resource, Resources};
+use crate::selector::{InvalidSelector, Selector};
+
+/// An action, and what it wants to see.
+pub(crate) struct Action<T: ?Sized> {
+    pub(crate) name: Name,
+    pub(crate) plugin: Arc<T>,
+    selection: Selection,
+}
+
+impl<T: ?Sized> Action<T> {
+    pub(crate) fn selects(&self, object: &Object) -> bool {
+        self.selection.selects(object)
+    }
+
+    /// Whether it may select objects of a resource.
+    pub(crate) fn looks_at(&self, resource: &Resource) -> bool {
+        self.selection.selects_kind(resource)
+    }
+}
+
+/// Asks actions what they want to see. One that does not answer is told and left out.
+pub(crate) async fn ask<T: ?Sized>(
+    named: Vec<Named<T>>,
+    applies_to: impl for<'a> Fn(&'a T) -> BoxFuture<'a, bowline_plugin::Result<ResourceSelector>>,
+    resources: &Resources,
+    report: &Report,
+) -> Vec<Action<T>> {
+    let selectors = join_all(named.iter().map(|named| applies_to(&named.plugin))).await;
+    let asked = named.into_iter().zip(selectors);
+    let asked = asked.map(|(Named { name, plugin }, selector)| (name, plugin, selector)).collect();
+    select(asked, resources, report)
+}
+
+fn select<T: ?Sized>(
+    asked: Vec<(Name, Arc<T>, bowline_plugin::Result<ResourceSelector>)>,
+    resources: &Resources,
+    report: &Report,
+) -> Vec<Action<T>> {
+    let mut actions = Vec::new();
+    for (name, plugin, selector) in asked {
+        let why_not = match selector {
+            Ok(selector) => match Selection::new(&selector, resources) {
+                Ok(selection) => {
+                    actions.push(Action { name, plugin, selection });
+                    continue;
+                }
+                Err(error) => error.to_string(),
+            },
+            Err(error) => error.to_string(),
+        };
+        report.error(
+            About::Run,
+            format!("the action {name} takes no part: what it applies to is not known: {why_not}"),
+        );
+    }
+    actions
+}
+
+/// What an action wants to see, compiled.
+struct Selection {
+    /// None if it wants to see every kind.
+    included_kinds: Option<Globs>,
+    excluded_kinds: Globs,
+    /// None if it wants to see every namespace.
+    included_namespaces: Option<Globs>,
+    excluded_namespaces: Globs,
+    labels: Selector,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum InvalidSelection {
+    #[error(transparent)]
+    Glob(#[from] InvalidGlob),
+    #[error(transparent)]
+    Selector(#[from] InvalidSelector),
+}
+
+impl Selection {
+    fn new(selector: &ResourceSelector, resources: &Resources) -> Result<Self, InvalidSelection> {
+        let kind = |name: &String| match resources.resolve(name) {
+            Some(resource) => Ok(Glob::literal(resource.id.to_string())),
+            None => Glob::new(name),
+        };
+        let namespace = |name: &String| Glob::new(name);
+        let ResourceSelector { included_namespaces, included_resources, .. } = selector;
+        let included_kinds: Globs =
+            included_resources.iter().map(kind).collect::<Result<_, _>>()?;
+        let included_namespaces: Globs =
+            included_namespaces.iter().map(namespace).collect::<Result<_, _>>()?;
+        let some = |globs: Globs| (!globs.is_empty() && !globs.is_everything()).then_some(globs);
+        Ok(Self {
+            included_kinds: some(included_kinds),
+            excluded_kinds: selector
+                .excluded_resources
+                .iter()
+                .map(kind)
+                .collect::<Result<_, _>>()?,
+            included_namespaces: some(included_namespaces),
+            excluded_namespaces: selector
+                .excluded_namespaces
+                .iter()
+                .map(namespace)
+                .collect::<Result<_, _>>()?,
+            labels: Selector::parse(&selector.label_selector)?,
+        })
+    }
+
+    fn selects(&self, object: &Object) -> bool {
+        let included = self.included_namespaces.as_ref();
+        let in_namespaces = match object.namespace.as_str() {
+            // As Velero does it: whoever chooses namespaces has not chosen what lives in none.
+            "" => included.is_none() && self.excluded_namespaces.is_empty(),
+            namespace => {
+                included.is_none_or(|included| included.matches(namespace))
+                    && !self.excluded_namespaces.matches(namespace)
+            }
+        };
+        in_namespaces && self.selects_kind(&object.resource) && self.labels.matches(&object.labels)
+    }
+
+    fn selects_kind(&self, resource: &Resource) -> bool {
+        let name = resource.id.to_string();
+        self.included_kinds.as_ref().is_none_or(|included| included.matches(&name))
+            && !self.excluded_kinds.matches(&name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::fake::usual_resources;
+    use bowline_plugin::Item;
+    use serde_json::json;
+
+    fn selects(selector: &ResourceSelector, kind: &str, namespace: &str) -> bool {
+        let resources = Resources::new(usual_resources());
+        let resource = resources.resolve(kind).unwrap();
+        let mut metadata = json!({"name": "x", "labels": {"app": "x"}});
+        if !namespace.is_empty() {
+            metadata["namespace"] = namespace.into();
+        }
+        let item = Item::from_object(&json!({"kind": kind, "metadata": metadata})).unwrap();
+        let object = Object::new(resource, item).unwrap();
+        Selection::new(selector, &resources).unwrap().selects(&object)
+    }
+
+    #[test]
+    fn actions_see_what_they_select() {
+        let all = ResourceSelector::default;
+        let kinds = |names: &[&str]| ResourceSelector::resources(names.iter().copied());
+        let list = |name: &str| vec![name.to_owned()];
+        let rows = [
+            (all(), "pods", "a", true),
+            (all(), "pv", "", true),
+            (kinds(&["po"]), "pods", "a", true),
+            (kinds(&["po"]), "cm", "a", false),
+            (kinds(&["deployments"]), "deploy", "a", true),
+            (kinds(&["*.apps"]), "deploy", "a", true),
+            (kinds(&["*"]), "pods", "a", true),
+            (ResourceSelector { excluded_resources: list("pod"), ..all() }, "pods", "a", false),
+            (ResourceSelector { included_namespaces: list("a*"), ..all() }, "pods", "ab", true),
+            (ResourceSelector { included_namespaces: list("a*"), ..all() }, "pods", "b", false),
+            (ResourceSelector { included_namespaces: list("a*"), ..all() }, "pv", "", false),
+            (ResourceSelector { included_namespaces: list("*"), ..all() }, "pv", "", true),
+            (ResourceSelector { excluded_namespaces: list("b"), ..all() }, "pods", "b", false),
+            (ResourceSelector { excluded_namespaces: list("b"), ..all() }, "pods", "a", true),
+            (ResourceSelector { excluded_namespaces: list("b"), ..all() }, "pv", "", false),
+            (ResourceSelector { label_selector: "app=x".into(), ..all() }, "pods", "a", true),
+            (ResourceSelector { label_selector: "app!=x".into(), ..all() }, "pods", "a", false),
+        ];
+        for (selector, kind, namespace, expected) in rows {
+            let selected = selects(&selector, kind, namespace);
+            assert_eq!(selected, expected, "{selector:?} {kind} {namespace}");
+        }
+    }
+
+    #[test]
+    fn an_action_that_cannot_say_what_it_selects_is_told_and_left_out() {
+        let report = Report::default();
+        let asked = vec![(
+            "example.io/a".parse().unwrap(),
+            Arc::new(()),
+            Err(bowline_plugin::Error::unknown("it died")),
+        )];
+        assert!(select(asked, &Resources::default(), &report).is_empty());
+        let errors = report.results().errors.velero;
+        assert!(errors[0].contains("example.io/a") && errors[0].contains("it died"), "{errors:?}");
+    }
+}

@@ -1,0 +1,677 @@
+//! Whole backups of a cluster in memory.
+
+use std::collections::BTreeMap;
+use std::io::Read as _;
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use bowline_api::location::LocationPhase;
+use bowline_api::{
+    Backup, BackupPhase, BackupSpec, BackupStorageLocation, BackupStorageLocationSpec,
+    BackupStorageLocationStatus,
+};
+use bowline_engine::action::Named;
+use bowline_engine::backup::filter::namespaces::Namespace;
+use bowline_engine::backup::request::{Defaults, Facts, Lookup, Request, prepare};
+use bowline_engine::backup::{self, Options, Progress, Taken, finalize};
+use bowline_engine::cluster::fake::usual_resources;
+use bowline_engine::cluster::{Cluster as _, Fake, Query};
+use bowline_engine::{GroupResource, Object, Resource};
+use bowline_plugin::{
+    BackupItemAction, BackupOutput, Encoded, Item, ItemBlockAction, OperationId,
+    ResourceIdentifier, ResourceSelector,
+};
+use bowline_store::backend::Memory;
+use bowline_store::{BackupStore, Prefix};
+use futures::TryStreamExt as _;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+/// A backup that was taken, and its archive.
+pub(crate) struct Run {
+    pub(crate) taken: Taken,
+    /// The paths as they lie in the archive.
+    order: Vec<String>,
+    pub(crate) archive: BTreeMap<String, Value>,
+}
+
+impl Run {
+    /// The paths without a version, shortened: `pods/shop/web`, `namespaces/shop`.
+    pub(crate) fn stored(&self) -> Vec<String> {
+        let plain = self.archive.keys().filter(|path| !path.contains("-preferredversion"));
+        let short = plain.filter_map(|path| path.strip_prefix("resources/"));
+        short
+            .map(|path| {
+                path.replace("/namespaces/", "/").replace("/cluster/", "/").replace(".json", "")
+            })
+            .collect()
+    }
+
+    pub(crate) fn errors(&self) -> Vec<String> {
+        messages(self.taken.report.results().errors)
+    }
+
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        messages(self.taken.report.results().warnings)
+    }
+}
+
+fn messages(messages: bowline_store::file::Messages) -> Vec<String> {
+    let namespaces = messages.namespaces.into_values().flatten();
+    messages.velero.into_iter().chain(messages.cluster).chain(namespaces).collect()
+}
+
+/// A store in memory.
+pub(crate) fn store_in(memory: Memory) -> BackupStore {
+    BackupStore::new(Arc::new(memory), "b", &Prefix::new("").unwrap())
+}
+
+/// A valid request for a backup of this cluster.
+pub(crate) async fn request(cluster: &Fake, spec: Value) -> Request {
+    let mut backup = Backup::new("b1", serde_json::from_value::<BackupSpec>(spec).unwrap());
+    backup.metadata.namespace = Some("velero".into());
+    backup.metadata.uid = Some("3f9f3c1e-0000-4000-8000-000000000001".into());
+    let mut location = BackupStorageLocation::new("default", BackupStorageLocationSpec::default());
+    location.status = Some(BackupStorageLocationStatus {
+        phase: Some(LocationPhase::Available),
+        ..BackupStorageLocationStatus::default()
+    });
+    let namespaces = cluster.resources().core("namespaces").cloned().unwrap();
+    let namespaces: Vec<Object> =
+        cluster.list(&namespaces, Query::default()).try_collect().await.unwrap();
+    let live = namespaces.into_iter().map(|namespace| Namespace {
+        name: namespace.name,
+        labels: namespace.labels,
+        is_active: true,
+    });
+    let facts = Facts {
+        storage_location: Lookup::Found(location),
+        default_storage_location: None,
+        snapshot_locations: Ok(Vec::new()),
+        namespaces: Ok(live.collect()),
+        policy: Lookup::Missing,
+    };
+    let now = Timestamp::UNIX_EPOCH;
+    prepare(&backup, &facts, &Defaults::default(), now).outcome.unwrap()
+}
+
+/// What is needed to take a backup.
+pub(crate) async fn run_of(cluster: &Arc<Fake>, spec: Value, store: BackupStore) -> backup::Run {
+    backup::Run {
+        request: request(cluster, spec).await,
+        cluster: Arc::clone(cluster) as _,
+        store,
+        backup_item_actions: Vec::new(),
+        item_block_actions: Vec::new(),
+        options: Options { connections: 4, block_workers: 2, scratch: std::env::temp_dir() },
+        progress: Arc::new(Progress::default()),
+        stop: CancellationToken::new(),
+    }
+}
+
+/// Takes a backup and reads it back.
+pub(crate) async fn take(run: backup::Run) -> Run {
+    let (store, name) = (run.store.clone(), run.request.name.clone());
+    let taken = backup::run(run, Timestamp::UNIX_EPOCH).await;
+    let entries = match store.contents(&name).await.unwrap() {
+        Some(stream) => read(&stream.try_collect::<Vec<_>>().await.unwrap().concat()),
+        None => Vec::new(),
+    };
+    let order = entries.iter().map(|(path, _)| path.clone()).collect();
+    Run { taken, order, archive: entries.into_iter().collect() }
+}
+
+pub(crate) async fn take_of(cluster: Fake, spec: Value) -> Run {
+    let store = store_in(Memory::with_bucket("b"));
+    take(run_of(&Arc::new(cluster), spec, store).await).await
+}
+
+fn read(archive: &[u8]) -> Vec<(String, Value)> {
+    let mut tar = tar::Archive::new(flate2::read::GzDecoder::new(archive));
+    let entries = tar.entries().unwrap().map(|entry| {
+        let mut entry = entry.unwrap();
+        let path = entry.path().unwrap().to_str().unwrap().to_owned();
+        let mut text = String::new();
+        entry.read_to_string(&mut text).unwrap();
+        let content = serde_json::from_str(&text).unwrap_or(Value::String(text));
+        (path, content)
+    });
+    entries.collect()
+}
+
+pub(crate) fn namespace(name: &str) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {"name": name},
+        "status": {"phase": "Active"},
+    })
+}
+
+pub(crate) fn object(api_version: &str, kind: &str, namespace: &str, name: &str) -> Value {
+    let mut object = json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": name}});
+    if !namespace.is_empty() {
+        object["metadata"]["namespace"] = namespace.into();
+    }
+    object
+}
+
+pub(crate) fn config_map(namespace: &str, name: &str) -> Value {
+    object("v1", "ConfigMap", namespace, name)
+}
+
+pub(crate) fn pod(namespace: &str, name: &str, claims: &[&str]) -> Value {
+    let volumes: Vec<Value> = claims
+        .iter()
+        .map(|claim| json!({"name": claim, "persistentVolumeClaim": {"claimName": claim}}))
+        .collect();
+    let mut pod = object("v1", "Pod", namespace, name);
+    pod["spec"] = json!({"containers": [{"name": "main"}], "volumes": volumes});
+    pod["status"] = json!({"phase": "Running"});
+    pod
+}
+
+pub(crate) fn claim(namespace: &str, name: &str, volume: &str) -> Value {
+    let mut claim = object("v1", "PersistentVolumeClaim", namespace, name);
+    claim["spec"] = json!({"volumeName": volume});
+    claim["status"] = json!({"phase": "Bound"});
+    claim
+}
+
+pub(crate) fn with_hooks(mut pod: Value, pre: &str, post: &str) -> Value {
+    pod["metadata"]["annotations"] = json!({
+        "pre.hook.backup.velero.io/command": pre,
+        "post.hook.backup.velero.io/command": post,
+    });
+    pod
+}
+
+#[tokio::test]
+async fn a_backup_without_filters_has_everything() {
+    let cluster = Fake::usual()
+        .with(namespace("shop"))
+        .with(config_map("shop", "a"))
+        .with(pod("shop", "web", &[]))
+        .with(object("apps/v1", "Deployment", "shop", "web"))
+        .with(object("rbac.authorization.k8s.io/v1", "ClusterRole", "", "x:y"));
+    let run = take_of(cluster, json!({})).await;
+    assert_eq!(run.errors(), [] as [&str; 0]);
+    assert_eq!(
+        run.stored(),
+        [
+            "clusterroles.rbac.authorization.k8s.io/x:y",
+            "configmaps/shop/a",
+            "deployments.apps/shop/web",
+            "namespaces/shop",
+            "pods/shop/web",
+        ]
+    );
+    assert_eq!(run.archive["metadata/version"], "1.1.0\n");
+    let plain = "resources/deployments.apps/namespaces/shop/web.json";
+    let preferred = "resources/deployments.apps/v1-preferredversion/namespaces/shop/web.json";
+    assert_eq!(run.archive[plain], object("apps/v1", "Deployment", "shop", "web"));
+    assert_eq!(run.archive[plain], run.archive[preferred]);
+    assert_eq!(run.taken.items, 5);
+    assert_eq!(run.taken.archive.as_ref().unwrap().items, 5);
+    assert_eq!(run.taken.resources.0["apps/v1/Deployment"], ["shop/web"]);
+    assert_eq!(run.taken.resources.0["v1/Namespace"], ["shop"]);
+}
+
+#[tokio::test]
+async fn what_is_left_out_is_not_in_the_archive() {
+    let mut excluded = config_map("shop", "excluded");
+    excluded["metadata"]["labels"] = json!({"velero.io/exclude-from-backup": "true"});
+    let mut leaving = config_map("shop", "leaving");
+    leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+    let cluster = Fake::usual()
+        .with(namespace("shop"))
+        .with(namespace("other"))
+        .with(config_map("shop", "a"))
+        .with(excluded)
+        .with(leaving)
+        .with(config_map("other", "b"))
+        .with(object("v1", "Secret", "shop", "s"))
+        .with(object("storage.k8s.io/v1", "StorageClass", "", "fast"));
+    let spec = json!({"includedNamespaces": ["sh*"], "excludedResources": ["secrets"]});
+    let run = take_of(cluster, spec).await;
+    assert_eq!(run.stored(), ["configmaps/shop/a", "namespaces/shop"]);
+}
+
+#[tokio::test]
+async fn selectors_are_for_the_api_server_and_bring_in_what_belongs_to_an_item() {
+    let labelled = |mut object: Value, app: &str| {
+        object["metadata"]["labels"] = json!({"app": app});
+        object
+    };
+    let cluster = Fake::usual()
+        .with(namespace("shop"))
+        .with(labelled(config_map("shop", "a"), "x"))
+        .with(labelled(config_map("shop", "b"), "y"))
+        .with(labelled(config_map("shop", "c"), "z"))
+        // The claim is not selected, and comes with its pod; its volume with the claim.
+        .with(labelled(pod("shop", "db", &["data"]), "x"))
+        .with(claim("shop", "data", "pv-1"))
+        .with(object("v1", "PersistentVolume", "", "pv-1"));
+    let either = json!([{"matchLabels": {"app": "x"}}, {"matchLabels": {"app": "y"}}]);
+    let spec = json!({"orLabelSelectors": either, "snapshotVolumes": false});
+    let run = take_of(cluster, spec).await;
+    assert_eq!(run.errors(), [] as [&str; 0]);
+    assert_eq!(
+        run.stored(),
+        [
+            "configmaps/shop/a",
+            "configmaps/shop/b",
+            "namespaces/shop",
+            "persistentvolumeclaims/shop/data",
+            "persistentvolumes/pv-1",
+            "pods/shop/db",
+        ]
+    );
+}
+
+#[tokio::test]
+async fn definitions_come_with_the_custom_resources_that_were_stored() {
+    let mut resources = usual_resources();
+    for plural in ["discounts", "ghosts"] {
+        resources.push(Resource {
+            id: GroupResource::new("shop.io", plural),
+            version: "v1".into(),
+            kind: plural.into(),
+            singular: plural.into(),
+            short_names: Vec::new(),
+            is_namespaced: true,
+            verbs: ["list", "create", "get", "delete"].map(str::to_owned).to_vec(),
+        });
+    }
+    let definition =
+        |name: &str| object("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", name);
+    let cluster = Fake::new(resources)
+        .with(namespace("shop"))
+        .with(definition("discounts.shop.io"))
+        .with(definition("ghosts.shop.io"))
+        .with(object("shop.io/v1", "discounts", "shop", "summer"));
+    let run = take_of(cluster, json!({"includedNamespaces": ["shop"]})).await;
+    assert_eq!(
+        run.stored(),
+        [
+            "customresourcedefinitions.apiextensions.k8s.io/discounts.shop.io",
+            "discounts.shop.io/shop/summer",
+            "namespaces/shop",
+        ]
+    );
+}
+
+#[tokio::test]
+async fn ordered_items_come_in_their_order() {
+    let cluster =
+        ["a", "b", "c", "d"].iter().fold(Fake::usual().with(namespace("shop")), |cluster, name| {
+            cluster.with(config_map("shop", name))
+        });
+    let spec = json!({"orderedResources": {"configmaps": "shop/c,shop/a,shop/gone,shop/b"}});
+    let run = take_of(cluster, spec).await;
+    let plain = run.order.iter().filter_map(|path| {
+        path.strip_prefix("resources/configmaps/namespaces/shop/")?.strip_suffix(".json")
+    });
+    let ordered: Vec<&str> = plain.filter(|name| *name != "d").collect();
+    assert_eq!(ordered, ["c", "a", "b"]);
+    let warnings = run.warnings();
+    assert!(warnings[0].contains("shop/gone"), "{warnings:?}");
+}
+
+#[tokio::test]
+async fn pods_that_share_a_volume_are_frozen_together() {
+    let cluster = Arc::new(
+        Fake::usual()
+            .with(namespace("shop"))
+            .with(with_hooks(pod("shop", "a", &["data"]), "freeze", "thaw"))
+            .with(with_hooks(pod("shop", "b", &["data"]), "freeze", "thaw"))
+            .with(claim("shop", "data", "pv-1"))
+            .with(object("v1", "PersistentVolume", "", "pv-1")),
+    );
+    let watch = Arc::new(Recorder { cluster: Arc::clone(&cluster), seen: Mutex::default() });
+    let store = store_in(Memory::with_bucket("b"));
+    let mut run = run_of(&cluster, json!({"snapshotVolumes": false}), store).await;
+    let name = "test.io/recorder".parse().unwrap();
+    run.backup_item_actions = vec![Named { name, plugin: watch.clone() }];
+    let run = take(run).await;
+    assert_eq!(run.errors(), [] as [&str; 0]);
+    let commands: Vec<String> =
+        cluster.execs().iter().map(|exec| format!("{} {}", exec.command[0], exec.pod)).collect();
+    assert_eq!(commands, ["freeze a", "freeze b", "thaw a", "thaw b"]);
+    let seen = watch.seen.lock().unwrap().clone();
+    assert!(seen.len() >= 3, "{seen:?}");
+    for (item, execs) in seen {
+        assert_eq!(execs, 2, "{item} was seen between the hooks");
+    }
+    assert_eq!(run.taken.hooks, (4, 0));
+    assert_eq!(cluster.gets(), [], "what is in a block is not read again");
+}
+
+/// Notes for each claim, volume and pod how many commands had been run.
+struct Recorder {
+    cluster: Arc<Fake>,
+    seen: Mutex<Vec<(String, usize)>>,
+}
+
+#[async_trait]
+impl BackupItemAction for Recorder {
+    async fn applies_to(&self) -> bowline_plugin::Result<ResourceSelector> {
+        Ok(ResourceSelector::resources(["pods", "pvc", "pv"]))
+    }
+
+    async fn execute(
+        &self,
+        item: &Item,
+        _: &Encoded<Backup>,
+    ) -> bowline_plugin::Result<BackupOutput> {
+        let object: Value = item.parse().unwrap();
+        let name = object["metadata"]["name"].to_string();
+        self.seen.lock().unwrap().push((name, self.cluster.execs().len()));
+        Ok(BackupOutput::unchanged(item))
+    }
+}
+
+/// Does with config maps what their annotation `do` says.
+struct Obedient {
+    canceled: Mutex<Vec<String>>,
+}
+
+#[async_trait]
+impl BackupItemAction for Obedient {
+    async fn applies_to(&self) -> bowline_plugin::Result<ResourceSelector> {
+        Ok(ResourceSelector::resources(["configmaps"]))
+    }
+
+    async fn execute(
+        &self,
+        item: &Item,
+        _: &Encoded<Backup>,
+    ) -> bowline_plugin::Result<BackupOutput> {
+        let mut object: Value = item.parse().unwrap();
+        let mut output = BackupOutput::unchanged(item);
+        let add = |resource: &str, name: &str| ResourceIdentifier {
+            group: String::new(),
+            resource: resource.into(),
+            namespace: "shop".into(),
+            name: name.into(),
+        };
+        match object["metadata"]["annotations"]["do"].as_str().unwrap_or_default() {
+            "fail" => return Err(bowline_plugin::Error::unknown("out of luck")),
+            "break" => {
+                let json = r#"{"kind":"ConfigMap","metadata":{"name":"../../x"}}"#;
+                output.item = Item::from_json(json).unwrap();
+            }
+            "change" => {
+                object["data"] = json!({"by": "action"});
+                output.item = Item::from_object(&object).unwrap();
+            }
+            "skip" => {
+                object["metadata"]["annotations"]["velero.io/skip-from-backup"] = "".into();
+                output.item = Item::from_object(&object).unwrap();
+            }
+            "add" => output.additional_items = vec![add("secrets", "s"), add("secrets", "gone")],
+            "insist" => {
+                let key = "backup.velero.io/must-include-additional-items";
+                object["metadata"]["annotations"][key] = "true".into();
+                output.item = Item::from_object(&object).unwrap();
+                output.additional_items = vec![add("secrets", "s")];
+            }
+            "operate" => output.operation = OperationId::new("op-1"),
+            _ => {}
+        }
+        Ok(output)
+    }
+
+    async fn cancel(
+        &self,
+        operation: &OperationId,
+        _: &Encoded<Backup>,
+    ) -> bowline_plugin::Result<()> {
+        self.canceled.lock().unwrap().push(operation.to_string());
+        Ok(())
+    }
+}
+
+/// A backup of one config map that tells the action what to do, and a secret.
+async fn acted(verb: &str, spec: Value) -> (Run, Vec<String>) {
+    let mut map = config_map("shop", "m");
+    map["metadata"]["annotations"] = json!({"do": verb});
+    let secret = object("v1", "Secret", "shop", "s");
+    let cluster = Arc::new(Fake::usual().with(namespace("shop")).with(map).with(secret));
+    let action = Arc::new(Obedient { canceled: Mutex::default() });
+    let mut run = run_of(&cluster, spec, store_in(Memory::with_bucket("b"))).await;
+    let name = "test.io/obedient".parse().unwrap();
+    run.backup_item_actions = vec![Named { name, plugin: action.clone() }];
+    let run = take(run).await;
+    let canceled = action.canceled.lock().unwrap().clone();
+    (run, canceled)
+}
+
+#[tokio::test]
+async fn actions_have_their_say() {
+    let no_secrets = json!({"excludedResources": ["secrets"]});
+    let stored = async |verb: &str| acted(verb, no_secrets.clone()).await.0.stored();
+    assert_eq!(stored("nothing").await, ["configmaps/shop/m", "namespaces/shop"]);
+    assert_eq!(stored("skip").await, ["namespaces/shop"]);
+    // What the filters leave out is not added, unless the action insists.
+    assert_eq!(stored("add").await, ["configmaps/shop/m", "namespaces/shop"]);
+    assert_eq!(stored("insist").await, ["configmaps/shop/m", "namespaces/shop", "secrets/shop/s"]);
+
+    let (run, _) = acted("change", json!({})).await;
+    let map = &run.archive["resources/configmaps/namespaces/shop/m.json"];
+    assert_eq!(map["data"]["by"], "action");
+    let (run, _) = acted("insist", no_secrets).await;
+    let map = &run.archive["resources/configmaps/namespaces/shop/m.json"];
+    assert_eq!(map["metadata"]["annotations"], json!({"do": "insist"}), "the mark is taken off");
+
+    let (run, _) = acted("add", json!({"includedResources": ["configmaps", "secrets"]})).await;
+    let warnings = run.warnings();
+    assert!(warnings[0].contains("secrets/shop/gone"), "{warnings:?}");
+}
+
+#[tokio::test]
+async fn an_action_that_fails_costs_its_item_and_nothing_else() {
+    for (verb, reason) in [("fail", "out of luck"), ("break", "../../x")] {
+        let (run, _) = acted(verb, json!({})).await;
+        assert_eq!(run.stored(), ["namespaces/shop", "secrets/shop/s"]);
+        let errors = run.errors();
+        assert_eq!(errors.len(), 1);
+        for word in ["configmaps/m", "test.io/obedient", reason] {
+            assert!(errors[0].contains(word), "no {word} in {errors:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_operation_that_nobody_waits_for_is_stopped_and_told() {
+    let (run, canceled) = acted("operate", json!({})).await;
+    assert_eq!(canceled, ["op-1"]);
+    assert!(run.stored().contains(&"configmaps/shop/m".to_owned()));
+    assert_eq!(run.errors().len(), 1);
+    assert_eq!(run.taken.operations.len(), 1);
+    let status = finalize::status(&Backup::default(), &run.taken);
+    assert_eq!(status.phase, Some(BackupPhase::FinalizingPartiallyFailed));
+    assert_eq!(status.backup_item_operations_failed, 1);
+}
+
+/// The commands that were run, and where: `freeze db`.
+pub(crate) fn commands(cluster: &Fake) -> Vec<String> {
+    cluster.execs().iter().map(|exec| format!("{} {}", exec.command[0], exec.pod)).collect()
+}
+
+/// An action that does what a function says.
+pub(crate) struct Does<F> {
+    to: &'static str,
+    what: F,
+}
+
+/// An action on a resource.
+pub(crate) fn does<F>(to: &'static str, what: F) -> Named<dyn BackupItemAction>
+where
+    F: Fn(&Value, &mut BackupOutput) -> bowline_plugin::Result<()> + Send + Sync + 'static,
+{
+    Named {
+        name: format!("test.io/does-{to}").parse().unwrap(),
+        plugin: Arc::new(Does { to, what }),
+    }
+}
+
+#[async_trait]
+impl<F> BackupItemAction for Does<F>
+where
+    F: Fn(&Value, &mut BackupOutput) -> bowline_plugin::Result<()> + Send + Sync,
+{
+    async fn applies_to(&self) -> bowline_plugin::Result<ResourceSelector> {
+        Ok(ResourceSelector::resources([self.to]))
+    }
+
+    async fn execute(
+        &self,
+        item: &Item,
+        _: &Encoded<Backup>,
+    ) -> bowline_plugin::Result<BackupOutput> {
+        let mut output = BackupOutput::unchanged(item);
+        (self.what)(&item.parse().unwrap(), &mut output)?;
+        Ok(output)
+    }
+}
+
+fn in_shop(resource: &str, name: &str) -> ResourceIdentifier {
+    ResourceIdentifier {
+        group: String::new(),
+        resource: resource.into(),
+        namespace: "shop".into(),
+        name: name.into(),
+    }
+}
+
+#[tokio::test]
+async fn a_pod_that_an_action_adds_is_frozen_all_the_same() {
+    for adding in [config_map("shop", "a"), pod("shop", "a", &[])] {
+        let cluster =
+            Arc::new(Fake::usual().with(namespace("shop")).with(adding.clone()).with(with_hooks(
+                pod("shop", "db", &[]),
+                "freeze",
+                "thaw",
+            )));
+        let mut run = run_of(&cluster, json!({}), store_in(Memory::with_bucket("b"))).await;
+        let at_db = Arc::new(Mutex::new(Vec::new()));
+        let (seen, watched) = (Arc::clone(&at_db), Arc::clone(&cluster));
+        let to = if adding["kind"] == "Pod" { "pods" } else { "configmaps" };
+        run.backup_item_actions = vec![
+            does(to, |object, output| {
+                if object["metadata"]["name"] == "a" {
+                    output.additional_items = vec![in_shop("pods", "db")];
+                }
+                Ok(())
+            }),
+            does("po", move |object, _| {
+                if object["metadata"]["name"] == "db" {
+                    seen.lock().unwrap().push(commands(&watched));
+                }
+                Ok(())
+            }),
+        ];
+        let run = take(run).await;
+        assert_eq!(run.errors(), [] as [&str; 0]);
+        assert_eq!(run.taken.items, 3);
+        assert_eq!(*at_db.lock().unwrap(), [["freeze db"]], "{to}");
+        assert_eq!(commands(&cluster), ["freeze db", "thaw db"]);
+    }
+}
+
+/// Says that a pod belongs to every config map.
+struct Relates;
+
+#[async_trait]
+impl ItemBlockAction for Relates {
+    async fn applies_to(&self) -> bowline_plugin::Result<ResourceSelector> {
+        Ok(ResourceSelector::resources(["configmaps"]))
+    }
+
+    async fn get_related_items(
+        &self,
+        _: &Item,
+        _: &Encoded<Backup>,
+    ) -> bowline_plugin::Result<Vec<ResourceIdentifier>> {
+        Ok(vec![in_shop("po", "db")])
+    }
+}
+
+#[tokio::test]
+async fn a_pod_is_in_one_block_however_often_and_in_whatever_words_it_is_named() {
+    let labelled = |mut object: Value| {
+        object["metadata"]["labels"] = json!({"app": "x"});
+        object
+    };
+    let db = || with_hooks(pod("shop", "db", &[]), "freeze", "thaw");
+    // It is collected, or it has to be asked for.
+    for (pod, gets) in [(labelled(db()), 0), (db(), 1)] {
+        let cluster = Arc::new(
+            Fake::usual()
+                .with(namespace("shop"))
+                .with(labelled(config_map("shop", "a")))
+                .with(labelled(config_map("shop", "b")))
+                .with(pod),
+        );
+        let spec = json!({
+            "labelSelector": {"matchLabels": {"app": "x"}},
+            "orderedResources": {"configmaps": "shop/a"},
+        });
+        let mut run = run_of(&cluster, spec, store_in(Memory::with_bucket("b"))).await;
+        let name = "test.io/relates".parse().unwrap();
+        run.item_block_actions = vec![Named { name, plugin: Arc::new(Relates) }];
+        let run = take(run).await;
+        assert_eq!(run.errors(), [] as [&str; 0]);
+        assert_eq!(commands(&cluster), ["freeze db", "thaw db"]);
+        assert_eq!(cluster.gets().len(), gets, "{:?}", cluster.gets());
+    }
+}
+
+#[tokio::test]
+async fn a_namespace_that_is_created_meanwhile_is_stored_with_what_is_in_it() {
+    let cluster = Arc::new(Fake::usual().with(namespace("shop")).with(config_map("young", "a")));
+    let mut run = run_of(&cluster, json!({}), store_in(Memory::with_bucket("b"))).await;
+    let creating = Arc::clone(&cluster);
+    run.backup_item_actions = vec![does("configmaps", move |_, _| {
+        creating.put(namespace("young"));
+        Ok(())
+    })];
+    let run = take(run).await;
+    assert_eq!(run.errors(), [] as [&str; 0]);
+    assert_eq!(run.stored(), ["configmaps/young/a", "namespaces/shop", "namespaces/young"]);
+}
+
+#[tokio::test]
+async fn lists_that_wait_for_a_connection_cost_nothing() {
+    let mut map = config_map("shop", "a");
+    map["metadata"]["labels"] = json!({"n": "0"});
+    let cluster = Arc::new(Fake::usual().with(namespace("shop")).with(map));
+    let selectors: Vec<Value> =
+        (0..100).map(|n| json!({"matchLabels": {"n": n.to_string()}})).collect();
+    let spec = json!({"orLabelSelectors": selectors});
+    let mut run = run_of(&cluster, spec, store_in(Memory::with_bucket("b"))).await;
+    let most = Arc::new(Mutex::new(0));
+    let alive = Arc::clone(&most);
+    run.backup_item_actions = vec![does("configmaps", move |_, _| {
+        let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
+        *alive.lock().unwrap() = tasks;
+        Ok(())
+    })];
+    let run = take(run).await;
+    assert_eq!(run.taken.items, 2);
+    let most = *most.lock().unwrap();
+    assert!((1..20).contains(&most), "{most} tasks");
+}
+
+#[tokio::test]
+async fn a_resource_that_does_not_exist_is_told() {
+    let cluster = Fake::usual().with(namespace("shop")).with(config_map("shop", "a"));
+    let spec = json!({"includedResources": ["deployments.appz", "cm", "nothing*"]});
+    let run = take_of(cluster, spec).await;
+    assert_eq!(run.stored(), ["configmaps/shop/a"]);
+    let warnings = run.warnings();
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(warnings[0].contains("deployments.appz"), "{warnings:?}");
+}

@@ -1,0 +1,151 @@
+//! What the engine relies on at its port to the cluster: the fake and a real API server keep to the
+//! same rules.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bowline_engine::cluster::{ApiServer, Cluster, Exec, Fake, Query};
+use bowline_engine::{Object, Resource, Resources};
+use bowline_testbed::apply::apply;
+use bowline_testbed::{Bed, ControlPlane, Node, Options, node};
+use futures::{StreamExt as _, TryStreamExt as _};
+use serde_json::{Value, json};
+
+fn config_map(name: &str, app: &str) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": { "name": name, "namespace": "shop", "labels": { "app": app } },
+        "data": { "text": "\"} ], \\ é\n" },
+    })
+}
+
+fn objects() -> Vec<Value> {
+    let namespace = json!({
+        "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "shop" },
+    });
+    let maps = (0..10).map(|n| config_map(&format!("m{n}"), if n < 3 { "a" } else { "b" }));
+    std::iter::once(namespace).chain(maps).collect()
+}
+
+async fn names(cluster: &dyn Cluster, resource: &Arc<Resource>, query: Query) -> Vec<String> {
+    let listed: Vec<Object> = cluster.list(resource, query).try_collect().await.unwrap();
+    listed.into_iter().map(|object| object.name).filter(|name| name.starts_with('m')).collect()
+}
+
+/// The rules, over a cluster that holds [`objects`].
+async fn conforms(cluster: &dyn Cluster) {
+    let discovery = cluster.discover().await.unwrap();
+    let resources = Resources::new(discovery.resources);
+    let maps = resources.core("configmaps").expect("config maps are served");
+    assert_eq!((maps.kind.as_str(), maps.is_namespaced), ("ConfigMap", true));
+    assert!(maps.short_names.contains(&"cm".to_owned()));
+    assert_eq!(resources.resolve("deploy").unwrap().api_version(), "apps/v1");
+
+    let in_shop = |label_selector: &str| Query {
+        namespace: Some("shop".into()),
+        label_selector: label_selector.into(),
+    };
+    let all: Vec<String> = (0..10).map(|n| format!("m{n}")).collect();
+    assert_eq!(names(cluster, maps, Query::default()).await, all);
+    assert_eq!(names(cluster, maps, in_shop("")).await, all);
+    assert_eq!(names(cluster, maps, in_shop("app in (a,c)")).await, ["m0", "m1", "m2"]);
+    let nowhere = Query { namespace: Some("nowhere".into()), ..Query::default() };
+    assert!(names(cluster, maps, nowhere).await.is_empty());
+
+    let listed = cluster.list(maps, in_shop("")).filter(|object| {
+        std::future::ready(object.as_ref().is_ok_and(|object| object.name == "m4"))
+    });
+    let listed = listed.boxed().next().await.unwrap().unwrap();
+    let got = cluster.get(maps, "shop", "m4").await.unwrap().unwrap();
+    let [listed, got] = [listed, got].map(|object| object.item.parse::<Value>().unwrap());
+    assert_eq!(listed, got, "a listed object is the whole object");
+    assert_eq!(got["kind"], "ConfigMap");
+    assert_eq!(got["data"]["text"], "\"} ], \\ é\n");
+    assert!(cluster.get(maps, "shop", "none").await.unwrap().is_none());
+
+    let unserved = Resource { version: "v9".into(), ..(**maps).clone() };
+    let listed = cluster.list(&Arc::new(unserved), Query::default()).try_collect::<Vec<_>>().await;
+    assert!(listed.unwrap_err().is_not_found());
+    let bad = cluster.list(maps, in_shop("a==b==c")).try_collect::<Vec<_>>().await;
+    assert!(bad.unwrap_err().to_string().contains("400"));
+}
+
+#[tokio::test]
+async fn a_cluster_in_memory_keeps_to_the_rules() {
+    let fake = objects().into_iter().fold(Fake::usual(), Fake::with);
+    conforms(&fake).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_api_server_keeps_to_the_rules() {
+    let bed = Bed::new().unwrap();
+    let plane = ControlPlane::start(&bed, Options::default()).await.unwrap();
+    let client = plane.client().await.unwrap();
+    for object in objects() {
+        apply(&client, object).await.unwrap();
+    }
+    // Pages that do not come out even, one page, and no pages.
+    for page_size in [3, 500, 0] {
+        conforms(&ApiServer::new(client.clone(), page_size)).await;
+    }
+    drop(plane);
+    drop(bed);
+    let gone = ApiServer::new(client, 500).impatient().discover().await.unwrap_err();
+    assert!(gone.to_string().contains("cannot be reached"), "{gone}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_run_in_real_containers() {
+    if !node::require("commands_run_in_real_containers") {
+        return;
+    }
+    let bed = Bed::isolated().unwrap();
+    let plane = ControlPlane::start(&bed, Options::default()).await.unwrap();
+    let _node = Node::start(&plane).await.unwrap();
+    let client = plane.client().await.unwrap();
+    let pod = json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": { "name": "box", "namespace": "default" },
+        "spec": {
+            "terminationGracePeriodSeconds": 0,
+            "containers": [{
+                "name": "main",
+                "image": node::IMAGE,
+                "imagePullPolicy": "Never",
+                "command": ["sleep", "1000"],
+            }],
+        },
+    });
+    apply(&client, pod).await.unwrap();
+    let pods: kube::Api<k8s_openapi::api::core::v1::Pod> =
+        kube::Api::namespaced(client.clone(), "default");
+    let running = kube::runtime::wait::await_condition(
+        pods,
+        "box",
+        kube::runtime::conditions::is_pod_running(),
+    );
+    tokio::time::timeout(Duration::from_mins(2), running).await.unwrap().unwrap();
+
+    let cluster = ApiServer::new(client, 500);
+    let exec = |container: &str, script: &str, timeout| Exec {
+        namespace: "default".into(),
+        pod: "box".into(),
+        container: container.into(),
+        command: ["sh", "-c", script].map(str::to_owned).to_vec(),
+        timeout,
+    };
+    let long = Duration::from_secs(30);
+    let done = cluster.exec(&exec("main", "echo out; echo err >&2", long)).await.unwrap();
+    assert_eq!((done.output.as_str(), done.failure), ("out\nerr", None));
+    let failed = cluster.exec(&exec("main", "echo no >&2; exit 7", long)).await.unwrap();
+    assert!(failed.failure.unwrap().contains("exit code 7") && failed.output == "no");
+    // More than is kept, and more than the pipe holds.
+    let noisy = cluster.exec(&exec("main", "seq 1 100000", long)).await.unwrap();
+    assert!(noisy.output.ends_with("100000") && noisy.output.len() < 10_000);
+    let hung = cluster.exec(&exec("main", "sleep 100", Duration::from_millis(300))).await;
+    assert!(hung.unwrap_err().to_string().contains("did not end within 0.3 s"));
+    let missing = cluster.exec(&exec("other", "true", long)).await.unwrap_err();
+    assert!(missing.to_string().contains("other"), "{missing}");
+}

@@ -1,0 +1,12 @@
+//! The engine on a cluster in memory, and its port to the cluster on a real API server.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test may end at once; clippy exempts only functions marked as tests by itself"
+)]
+
+mod backup;
+mod bad_days;
+mod cluster;

@@ -1,0 +1,15 @@
+//! The controllers, one file for each kind of resource that is worked on.
+//!
+//! Each has a function `run(context)` that works until [`Context::stop`](crate::Context) is
+//! cancelled, and returns an error only if it cannot go on at all.
+
+pub mod backup;
+pub mod backup_queue;
+pub mod backup_storage_location;
+pub mod backup_sync;
+pub mod download_request;
+mod look;
+mod lookup;
+mod period;
+pub mod restore;
+mod run;

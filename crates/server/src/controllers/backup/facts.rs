@@ -1,0 +1,130 @@
+//! Looks up what a backup needs to know before it can start.
+
+use std::collections::BTreeMap;
+
+use bowline_api::{Backup, BackupStorageLocation, VolumeSnapshotLocation};
+use bowline_engine::backup::filter::namespaces;
+use bowline_engine::backup::request::{ClusterVersion, Defaults, Facts, Lookup};
+use bowline_store::BackupStore;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::api::ListParams;
+use kube::core::NamespaceResourceScope;
+use kube::{Api, Resource, ResourceExt as _};
+use serde::de::DeserializeOwned;
+
+use crate::controllers::lookup::{OpenError, config_map, lookup, open, told};
+use crate::server::Context;
+use crate::story::one_line;
+
+/// What the server knows before a backup starts.
+pub(super) struct Known {
+    pub(super) facts: Facts,
+    pub(super) defaults: Defaults,
+}
+
+impl Known {
+    /// Opens the store of the backup's location.
+    pub(super) async fn open(&self, context: &Context) -> Result<BackupStore, OpenError> {
+        open(context, &self.facts.storage_location).await
+    }
+}
+
+/// Looks everything up. What the API server refuses to say is among the facts, since it may make the
+/// backup invalid; what it cannot say at the moment is an error.
+pub(super) async fn gather(context: &Context, backup: &Backup) -> kube::Result<Known> {
+    let location = location(context, backup).await?;
+    let policy = backup.spec.resource_policy.as_ref().map(|policy| policy.name.as_str());
+    let facts = Facts {
+        storage_location: location.found,
+        default_storage_location: location.default,
+        snapshot_locations: told(all(&context.api::<VolumeSnapshotLocation>()).await)?,
+        namespaces: told(live_namespaces(context).await)?,
+        policy: config_map(context, policy).await?,
+    };
+    Ok(Known { facts, defaults: defaults(context).await })
+}
+
+/// The location of a backup.
+pub(super) struct Location {
+    /// What it is.
+    pub(super) found: Lookup<BackupStorageLocation>,
+    /// The name of the one that says that it is the default. Not looked for if the backup names one.
+    default: Option<String>,
+}
+
+/// Looks up the location of a backup.
+pub(super) async fn location(context: &Context, backup: &Backup) -> kube::Result<Location> {
+    let locations: Api<BackupStorageLocation> = context.api();
+    let own = backup.spec.storage_location.as_str();
+    if !own.is_empty() {
+        let found = lookup(locations.get_opt(own).await)?;
+        return Ok(Location { found, default: None });
+    }
+    let listed = match told(all(&locations).await)? {
+        Ok(listed) => listed,
+        // Whether another is the default is not known, so none is.
+        Err(refusal) => return Ok(Location { found: Lookup::Failed(refusal), default: None }),
+    };
+    let name = &context.options.default_backup_storage_location;
+    let marked = listed.iter().find(|location| location.spec.default);
+    let default = marked.map(kube::ResourceExt::name_any);
+    let wanted = default.as_ref().unwrap_or(name);
+    let found = listed.iter().find(|location| location.name_any() == *wanted);
+    Ok(Location { found: found.cloned().map_or(Lookup::Missing, Lookup::Found), default })
+}
+
+async fn all<K>(api: &Api<K>) -> kube::Result<Vec<K>>
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
+        + Clone
+        + std::fmt::Debug
+        + DeserializeOwned,
+{
+    Ok(api.list(&ListParams::default()).await?.items)
+}
+
+/// The namespaces of the cluster.
+pub(in crate::controllers) async fn live_namespaces(
+    context: &Context,
+) -> kube::Result<Vec<namespaces::Namespace>> {
+    let api: Api<Namespace> = Api::all(context.client.clone());
+    let live = |namespace: Namespace| {
+        let phase = namespace.status.as_ref().and_then(|status| status.phase.as_deref());
+        namespaces::Namespace {
+            name: namespace.name_any(),
+            is_active: phase == Some("Active"),
+            labels: namespace.metadata.labels.unwrap_or_default(),
+        }
+    };
+    Ok(api.list(&ListParams::default()).await?.items.into_iter().map(live).collect())
+}
+
+/// What the server was told, and the version of its cluster, which is only for information.
+async fn defaults(context: &Context) -> Defaults {
+    let options = &context.options;
+    let version = context.client.apiserver_version().await.map_or_else(
+        |error| {
+            tracing::warn!("the version of the cluster is not known: {}", one_line(&error));
+            ClusterVersion::default()
+        },
+        |info| ClusterVersion {
+            git_version: info.git_version,
+            major: info.major,
+            minor: info.minor,
+        },
+    );
+    let snapshot_locations: BTreeMap<String, String> =
+        options.default_volume_snapshot_locations.clone();
+    Defaults {
+        ttl: options.default_backup_ttl.into(),
+        storage_location: options.default_backup_storage_location.clone(),
+        item_operation_timeout: options.default_item_operation_timeout.into(),
+        resource_timeout: options.resource_timeout.into(),
+        volumes_to_fs_backup: options.default_volumes_to_fs_backup,
+        snapshot_move_data: options.default_snapshot_move_data,
+        volume_group_label_key: options.volume_group_snapshot_label_key.clone(),
+        snapshot_locations,
+        cluster_version: version,
+        ..Defaults::default()
+    }
+}

@@ -1,0 +1,73 @@
+use bowline_api::backup::BackupProgress;
+use bowline_api::hook::HookStatus;
+use bowline_plugin::{Code, Error};
+use bowline_store::Prefix;
+use bowline_store::backend::Memory;
+use bowline_store::backend::memory::Call;
+
+use super::*;
+
+fn status() -> BackupStatus {
+    BackupStatus {
+        phase: Some(BackupPhase::FinalizingPartiallyFailed),
+        errors: 3,
+        warnings: 2,
+        progress: Some(BackupProgress { total_items: 7, ..BackupProgress::default() }),
+        hook_status: Some(HookStatus { hooks_attempted: 4, ..HookStatus::default() }),
+        ..BackupStatus::default()
+    }
+}
+
+fn backup(uid: &str) -> Backup {
+    let mut backup = Backup::new("b", bowline_api::BackupSpec::default());
+    backup.metadata.uid = Some(uid.to_owned());
+    backup
+}
+
+fn store(memory: &Memory) -> BackupStore {
+    BackupStore::new(Arc::new(memory.clone()), "bucket", &Prefix::default())
+}
+
+#[test]
+fn a_failure_at_the_end_keeps_what_the_run_has_counted() {
+    let end = failed(&status(), "no luck".to_owned());
+    assert_eq!(end.phase, Some(BackupPhase::Failed));
+    assert_eq!((end.errors, end.warnings), (4, 2));
+    assert_eq!(end.progress, status().progress);
+    assert_eq!(end.hook_status, status().hook_status);
+    assert!(end.completion_timestamp.is_some());
+    let end = failed(&end, "nor then".to_owned());
+    assert_eq!((end.errors, end.failure_reason.as_str()), (4, "no luck; nor then"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_commit_whose_answer_is_lost_is_neither_a_failure_nor_a_success() {
+    let memory = Memory::with_bucket("bucket");
+    let unavailable = |call, _: &str| {
+        (call == Call::Create).then(|| Error::new(Code::Unavailable, "the network is down"))
+    };
+    let broken = store(&memory.clone().failing(unavailable));
+    let error = commit(&broken, &backup("1"), &status()).await.unwrap_err();
+    assert!(matches!(&error, WorkError::Commit(reason) if reason.contains("network")), "{error}");
+    let end = commit(&store(&memory), &backup("1"), &status()).await.unwrap();
+    assert_eq!(end.phase, Some(BackupPhase::PartiallyFailed));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_commit_that_is_refused_is_a_failure_and_a_repeated_one_is_none() {
+    let memory = Memory::with_bucket("bucket");
+    let first = commit(&store(&memory), &backup("1"), &status()).await.unwrap();
+    let again = BackupStatus { errors: 100, ..status() };
+    let again = commit(&store(&memory), &backup("1"), &again).await.unwrap();
+    assert_eq!((again.phase, again.errors), (first.phase, 3), "what the record says counts");
+    let end = commit(&store(&memory), &backup("2"), &status()).await.unwrap();
+    assert_eq!((end.phase, end.errors), (Some(BackupPhase::Failed), 4));
+    assert!(end.failure_reason.contains("not in the bucket"), "{}", end.failure_reason);
+}
+
+#[test]
+fn what_others_wait_for_is_not_tried_for_ever() {
+    assert!(has_time(Life::Moves(Duration::ZERO)));
+    assert!(has_time(Life::Still(Duration::from_mins(4))));
+    assert!(!has_time(Life::Still(Duration::from_mins(5))));
+}

@@ -1,0 +1,206 @@
+//! BackupStorageLocations: whether they can be used, and which one is the default.
+//!
+//! A location is checked when the server starts, when its spec changes, and each
+//! `validationFrequency`. Its status says the outcome. Several locations that call themselves the
+//! default cannot all be: the one that was created last stays.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bowline_api::location::LocationPhase;
+use bowline_api::{BackupStorageLocation, BackupStorageLocationSpec};
+use jiff::Timestamp;
+use kube::api::ListParams;
+use kube::runtime::reflector::Store;
+use kube::{Api, ResourceExt as _};
+use serde_json::{Value, json};
+
+use super::period::{self, Due};
+use crate::server::{Context, Error};
+use crate::story::one_line;
+use crate::watch::{Next, Watch};
+use crate::{locations, patch};
+
+/// How many locations are checked at a time.
+const AT_ONCE: u16 = 8;
+
+/// Checks locations until asked to stop.
+pub async fn run(context: Arc<Context>) -> Result<(), Error> {
+    let api = context.api();
+    mark_default(&api, &context.options.default_backup_storage_location).await?;
+    let watch = Watch::new(api.clone()).concurrency(AT_ONCE);
+    let stop = context.stop.clone();
+    let controller = Arc::new(Controller {
+        frequency: context.options.store_validation_frequency,
+        all: watch.store(),
+        api,
+        context,
+        checked: Mutex::default(),
+    });
+    let work = move |location: Arc<BackupStorageLocation>| {
+        let controller = Arc::clone(&controller);
+        async move { controller.reconcile(&location).await }
+    };
+    Ok(watch.run(&stop, work).await?)
+}
+
+/// Marks the location that the server calls the default, if it is there and no other is marked.
+/// Done once: what users unmark later stays so.
+async fn mark_default(api: &Api<BackupStorageLocation>, name: &str) -> Result<(), Error> {
+    let listed = api.list(&ListParams::default()).await;
+    let failed = |error| Error::unreachable("list the storage locations", error);
+    let locations = listed.map_err(failed)?.items;
+    if !wants_mark(&locations, name) {
+        return Ok(());
+    }
+    match patch::patch(api, name, None, json!({"spec": {"default": true}})).await {
+        Ok(_) => tracing::info!(location = name, "is the default location from now on"),
+        Err(error) => {
+            tracing::warn!(location = name, error = one_line(&error), "cannot be made the default");
+        }
+    }
+    Ok(())
+}
+
+struct Controller {
+    context: Arc<Context>,
+    api: Api<BackupStorageLocation>,
+    all: Store<BackupStorageLocation>,
+    frequency: Duration,
+    /// For each location what it said when it was last checked by this server. Every write to a
+    /// location changes its generation, also ours, so that cannot tell.
+    checked: Mutex<HashMap<String, BackupStorageLocationSpec>>,
+}
+
+impl Controller {
+    async fn reconcile(&self, location: &BackupStorageLocation) -> Result<Next, kube::Error> {
+        let all = self.all.state();
+        for loser in not_default(&all) {
+            let name = loser.name_any();
+            tracing::info!(location = name, "is not the default any more: another is newer");
+            let change = json!({"spec": {"default": false}});
+            patch::patch(&self.api, &name, loser.resource_version().as_deref(), change).await?;
+        }
+        let names: Vec<String> = all.iter().map(|location| location.name_any()).collect();
+        self.context.locations.keep_only(&names);
+        self.forget_but(&names);
+
+        match due(location, self.checked(location).as_ref(), self.frequency, Timestamp::now()) {
+            Due::Never => Ok(Next::Done),
+            Due::In(rest) => Ok(Next::Again(rest)),
+            Due::Now => self.check(location).await,
+        }
+    }
+
+    async fn check(&self, location: &BackupStorageLocation) -> Result<Next, kube::Error> {
+        let name = location.name_any();
+        let outcome = self.validate(location).await;
+        if let Err(error) = &outcome {
+            // What it was opened with may have changed: credentials in the environment, say.
+            self.context.locations.forget(location);
+            tracing::warn!(location = name, error = one_line(error), "cannot be used");
+        } else if phase(location) != Some(&LocationPhase::Available) {
+            tracing::info!(location = name, "can be used");
+        }
+        let message = outcome.as_ref().err().map(|error| one_line(error));
+        let status = status(&name, message.as_deref(), Timestamp::now());
+        // Without the resource version: if the spec changed meanwhile, it differs from the one that
+        // is remembered, and is checked again.
+        match patch::patch_status(&self.api, &name, None, status).await {
+            Err(error) if patch::is_missing(&error) => return Ok(Next::Done),
+            patched => patched?,
+        };
+        let mut checked = self.checked.lock().unwrap_or_else(PoisonError::into_inner);
+        checked.insert(name, location.spec.clone());
+        let frequency = period::period(location.spec.validation_frequency, self.frequency);
+        Ok(frequency.map_or(Next::Done, Next::Again))
+    }
+
+    async fn validate(&self, location: &BackupStorageLocation) -> Result<(), Unusable> {
+        let store = self.context.locations.open(location).await?;
+        Ok(store.validate().await?)
+    }
+
+    fn checked(&self, location: &BackupStorageLocation) -> Option<BackupStorageLocationSpec> {
+        let checked = self.checked.lock().unwrap_or_else(PoisonError::into_inner);
+        checked.get(&location.name_any()).cloned()
+    }
+
+    fn forget_but(&self, names: &[String]) {
+        let mut checked = self.checked.lock().unwrap_or_else(PoisonError::into_inner);
+        checked.retain(|name, _| names.contains(name));
+    }
+}
+
+/// Why a location cannot be used.
+#[derive(Debug, thiserror::Error)]
+enum Unusable {
+    #[error(transparent)]
+    Open(#[from] locations::Error),
+    #[error(transparent)]
+    Store(#[from] bowline_store::Error),
+}
+
+fn phase(location: &BackupStorageLocation) -> Option<&LocationPhase> {
+    location.status.as_ref().and_then(|status| status.phase.as_ref())
+}
+
+/// When a location is to be checked; `checked` is what it said when this server last did.
+fn due(
+    location: &BackupStorageLocation,
+    checked: Option<&BackupStorageLocationSpec>,
+    frequency: Duration,
+    now: Timestamp,
+) -> Due {
+    let last = location.status.as_ref().and_then(|status| status.last_validation_time.as_ref());
+    // At least once, however often it asks for: nobody knows what happened while we were away.
+    if checked != Some(&location.spec) || last.is_none() {
+        return Due::Now;
+    }
+    let period = period::period(location.spec.validation_frequency, frequency);
+    period::due(last.map(|last| last.0), period, now)
+}
+
+/// What the status of a location says after it was checked.
+fn status(name: &str, failure: Option<&str>, now: Timestamp) -> Value {
+    let (phase, message) = match failure {
+        None => (LocationPhase::Available, Value::Null),
+        // In Velero's words.
+        Some(reason) => {
+            let message = format!("BackupStorageLocation {name:?} is unavailable: {reason}");
+            (LocationPhase::Unavailable, Value::String(message))
+        }
+    };
+    json!({
+        "phase": phase,
+        "message": message,
+        "lastValidationTime": patch::to_the_second(now),
+    })
+}
+
+/// Whether the location of this name is to be marked as the default.
+fn wants_mark(locations: &[BackupStorageLocation], name: &str) -> bool {
+    locations.iter().any(|location| location.name_any() == name)
+        && !locations.iter().any(|location| location.spec.default)
+}
+
+/// The locations that call themselves the default and are not: the one created last is. Of those
+/// created in the same second it is the first by name, as in Velero.
+fn not_default(all: &[Arc<BackupStorageLocation>]) -> Vec<&BackupStorageLocation> {
+    let age = |location: &&BackupStorageLocation| {
+        let created = location.creation_timestamp().map(|created| created.0);
+        (created, std::cmp::Reverse(location.name_any()))
+    };
+    let mut marked: Vec<&BackupStorageLocation> = all
+        .iter()
+        .map(|location| &**location)
+        .filter(|location| location.spec.default && location.metadata.deletion_timestamp.is_none())
+        .collect();
+    marked.sort_by_key(age);
+    marked.pop();
+    marked
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,331 @@
+//! Backups that lie in a location and not in the cluster, and the other way round.
+//!
+//! Each location is looked at every `backupSyncPeriod`. A backup that another cluster wrote, Velero's
+//! or ours, becomes a Backup here; a Backup whose files are gone goes as well.
+//!
+//! # Guarantees
+//! - **Nothing is deleted by mistake.** The Backups are listed before the bucket, so that one that is
+//!   complete in the first list has its files in the second; what changed since is not touched. When
+//!   a list fails, nothing is. Nor when a location is wholly empty: a folder that is not mounted is.
+//! - **A bucket gives no orders.** Only a backup that has ended is taken in, without its hooks, its
+//!   finalizers and owners that are not here: nobody who can write a bucket can make the server run
+//!   something. The same goes for its PodVolumeBackups and VolumePluginBackups.
+//! - **A kill loses nothing.** A Backup carries [`INCOMPLETE`] until what belongs to it is there, and
+//!   the next round goes on with it.
+
+mod import;
+mod orphan;
+
+use std::collections::{BTreeSet, HashSet};
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bowline_api::location::LocationPhase;
+use bowline_api::{Backup, BackupStorageLocation, PodVolumeBackup, Schedule, VolumePluginBackup};
+use bowline_store::{BackupName, BackupStore};
+use futures::{StreamExt as _, stream};
+use jiff::Timestamp;
+use kube::api::ListParams;
+use kube::core::NamespaceResourceScope;
+use kube::{Api, Resource, ResourceExt as _};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+
+use self::import::{Child, Place, Verdict};
+use self::orphan::Orphans;
+use super::period::{self, Due};
+use crate::server::{Context, Error};
+use crate::story::one_line;
+use crate::watch::{Next, Watch};
+use crate::{locations, patch};
+
+/// Annotation of a Backup whose PodVolumeBackups and VolumePluginBackups are not all there yet.
+pub const INCOMPLETE: &str = "bowline.io/sync-incomplete";
+
+/// How many locations are looked at at a time.
+const AT_ONCE: u16 = 4;
+/// How many backups of a location are taken in at a time.
+const BACKUPS_AT_ONCE: usize = 8;
+/// How many Backups are listed at a time.
+const PAGE: u32 = 500;
+/// How many complaints are remembered, so as not to repeat them each minute.
+const REMEMBERED: usize = 10_000;
+
+/// Keeps cluster and locations in step until asked to stop.
+pub async fn run(context: Arc<Context>) -> Result<(), Error> {
+    let watch = Watch::new(context.api::<BackupStorageLocation>()).concurrency(AT_ONCE);
+    let stop = context.stop.clone();
+    let controller = Arc::new(Controller { context, told: Mutex::default() });
+    let work = move |location: Arc<BackupStorageLocation>| {
+        let controller = Arc::clone(&controller);
+        async move { controller.reconcile(&location).await }
+    };
+    Ok(watch.run(&stop, work).await?)
+}
+
+/// Why a location could not be looked at.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("cannot list the backups in the cluster")]
+    ListCluster(#[source] kube::Error),
+    #[error("cannot open the location")]
+    Open(#[from] locations::Error),
+    #[error("cannot list the backups in the location")]
+    ListStore(#[source] bowline_store::Error),
+    #[error("cannot note when the location was looked at")]
+    Note(#[source] kube::Error),
+}
+
+/// Why a backup could not be taken in.
+#[derive(Debug, thiserror::Error)]
+enum NotTaken {
+    #[error("its record cannot be read")]
+    Read(#[source] bowline_store::Error),
+    #[error("the schedule `{0}` cannot be looked for")]
+    Schedule(String, #[source] kube::Error),
+    #[error("the Backup cannot be created")]
+    Create(#[source] kube::Error),
+    #[error("the file with its {0} cannot be read")]
+    ReadChildren(String, #[source] bowline_store::Error),
+    #[error("the {0} `{1}` cannot be created")]
+    CreateChild(String, String, #[source] kube::Error),
+    #[error("the Backup cannot be marked as complete")]
+    Mark(#[source] kube::Error),
+}
+
+struct Controller {
+    context: Arc<Context>,
+    /// The complaints that were logged, with their locations.
+    told: Mutex<HashSet<(String, String)>>,
+}
+
+impl Controller {
+    async fn reconcile(&self, location: &BackupStorageLocation) -> Result<Next, Failure> {
+        let server = self.context.options.backup_sync_period;
+        let period = period::period(location.spec.backup_sync_period, server);
+        let status = location.status.as_ref();
+        let last = status.and_then(|status| status.last_synced_time.as_ref()).map(|time| time.0);
+        match period::due(last, period, Timestamp::now()) {
+            Due::Never => return Ok(Next::Done),
+            Due::In(rest) => return Ok(Next::Again(rest)),
+            Due::Now => {}
+        }
+        // When it becomes available it changes, and we are called again.
+        if status.and_then(|status| status.phase.as_ref()) != Some(&LocationPhase::Available) {
+            return Ok(Next::Done);
+        }
+        self.sync(location).await?;
+        let name = location.name_any();
+        let note = json!({"lastSyncedTime": patch::to_the_second(Timestamp::now())});
+        let api = self.context.api::<BackupStorageLocation>();
+        match patch::patch_status(&api, &name, None, note).await {
+            Err(error) if patch::is_missing(&error) => return Ok(Next::Done),
+            noted => noted.map_err(Failure::Note)?,
+        };
+        Ok(period.map_or(Next::Done, Next::Again))
+    }
+
+    async fn sync(&self, location: &BackupStorageLocation) -> Result<(), Failure> {
+        let store = self.context.locations.open(location).await?;
+        // In this order: see above.
+        let cluster = self.backups().await.map_err(Failure::ListCluster)?;
+        let began = Timestamp::now();
+        let listing = store.list().await.map_err(Failure::ListStore)?;
+        for folder in &listing.strange {
+            if self.is_news(location, folder) {
+                tracing::info!(location = location.name_any(), folder, "is no backup");
+            }
+        }
+        let listed: BTreeSet<&str> = listing.backups.iter().map(BackupName::as_str).collect();
+        let here: HashSet<String> = cluster.iter().map(kube::ResourceExt::name_any).collect();
+        let place =
+            Place { namespace: &self.context.options.namespace, location: &location.name_any() };
+
+        let new = listing.backups.iter().filter(|name| !here.contains(name.as_str()));
+        let new = new.map(|name| (name.clone(), None));
+        let incomplete = cluster.iter().filter(|backup| is_incomplete(backup, &place));
+        let incomplete = incomplete.filter_map(|backup| {
+            let name = BackupName::new(backup.name_any()).ok()?;
+            Some((name, Some(backup.clone())))
+        });
+        let wanted: Vec<(BackupName, Option<Backup>)> = new.chain(incomplete).collect();
+        let (store, place) = (&store, &place);
+        let taken = stream::iter(wanted)
+            .map(|(name, begun)| async move {
+                let outcome = self.take(store, place, &name, begun).await;
+                (name, outcome)
+            })
+            .buffer_unordered(BACKUPS_AT_ONCE)
+            .collect::<Vec<_>>()
+            .await;
+        for (name, outcome) in taken {
+            match outcome {
+                Ok(None) => {
+                    tracing::info!(location = place.location, backup = %name, "taken in");
+                }
+                Ok(Some(reason)) => {
+                    if self.is_news(location, &format!("{name} {reason}")) {
+                        tracing::info!(location = place.location, backup = %name, reason, "left out");
+                    }
+                }
+                Err(error) => {
+                    let error = one_line(&error);
+                    if self.is_news(location, &format!("{name} {error}")) {
+                        tracing::warn!(location = place.location, backup = %name, error, "left out");
+                    }
+                }
+            }
+        }
+        let has_others = !listing.strange.is_empty();
+        match orphan::find(&cluster, place.location, &listed, has_others, began) {
+            Orphans::Remove(orphans) => self.remove(orphans).await,
+            Orphans::Keep(backups) => tracing::warn!(
+                location = place.location,
+                backups,
+                "the location is empty: its Backups are kept; is it mounted, and the right one?"
+            ),
+        }
+        Ok(())
+    }
+
+    /// Takes one backup in, or says why not. `begun` is the Backup of an earlier try.
+    async fn take(
+        &self,
+        store: &BackupStore,
+        place: &Place<'_>,
+        name: &BackupName,
+        begun: Option<Backup>,
+    ) -> Result<Option<String>, NotTaken> {
+        let api = self.context.api::<Backup>();
+        let backup = match begun {
+            Some(backup) => Ok(backup),
+            None => self.create(store, place, name).await?,
+        };
+        let backup = match backup {
+            Ok(backup) => backup,
+            Err(reason) => return Ok(Some(reason)),
+        };
+        self.take_children::<PodVolumeBackup>(store, place, name, &backup).await?;
+        self.take_children::<VolumePluginBackup>(store, place, name, &backup).await?;
+        let done = json!({"metadata": {"annotations": {INCOMPLETE: null}}});
+        match patch::patch(&api, name.as_str(), None, done).await {
+            Err(error) if !patch::is_missing(&error) => Err(NotTaken::Mark(error)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Creates the Backup of a record, or says why not.
+    async fn create(
+        &self,
+        store: &BackupStore,
+        place: &Place<'_>,
+        name: &BackupName,
+    ) -> Result<Result<Backup, String>, NotTaken> {
+        let Some(record) = store.backup(name).await.map_err(NotTaken::Read)? else {
+            return Ok(Err("it has no record: it is being written, or deleted".to_owned()));
+        };
+        let schedules = self.schedules_of(&record).await?;
+        let prepared = match import::decide(record, place, &schedules, Timestamp::now()) {
+            Verdict::Skip(reason) => return Ok(Err(reason.to_string())),
+            Verdict::Create(prepared) => prepared,
+        };
+        match self.context.api::<Backup>().create(&patch::post_params(), &prepared).await {
+            Ok(created) => Ok(Ok(created)),
+            Err(error) if patch::is_taken(&error) => {
+                Ok(Err("a Backup of this name was created meanwhile".to_owned()))
+            }
+            Err(error) => Err(NotTaken::Create(error)),
+        }
+    }
+
+    /// Takes in what belongs to a backup.
+    async fn take_children<K>(
+        &self,
+        store: &BackupStore,
+        place: &Place<'_>,
+        name: &BackupName,
+        backup: &Backup,
+    ) -> Result<(), NotTaken>
+    where
+        K: Child + Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+        K: Clone + Debug + Serialize + DeserializeOwned,
+        Vec<K>: bowline_store::file::BackupContent,
+    {
+        let kind = K::kind(&()).into_owned();
+        let read = store.get::<Vec<K>>(name).await;
+        let children = read.map_err(|error| NotTaken::ReadChildren(kind.clone(), error))?;
+        let api: Api<K> = self.context.api();
+        for child in children.into_iter().flatten() {
+            let Some(child) = import::child(child, place, backup) else { continue };
+            let child_name = child.name_any();
+            match api.create(&patch::post_params(), &child).await {
+                Ok(_) => {}
+                Err(error) if patch::is_taken(&error) => {}
+                // Velero's definitions do not have our kinds.
+                Err(error) if patch::is_missing(&error) => return Ok(()),
+                Err(error) => return Err(NotTaken::CreateChild(kind, child_name, error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// The schedules among the owners of a record that are here, with their uids.
+    async fn schedules_of(&self, record: &Backup) -> Result<Vec<(String, String)>, NotTaken> {
+        let api = self.context.api::<Schedule>();
+        let mut found = Vec::new();
+        for name in import::schedules(record) {
+            let read = api.get_opt(&name).await;
+            let read = read.map_err(|error| NotTaken::Schedule(name.clone(), error))?;
+            if let Some(uid) = read.and_then(|schedule| schedule.uid()) {
+                found.push((name, uid));
+            }
+        }
+        Ok(found)
+    }
+
+    /// All Backups of the namespace.
+    async fn backups(&self) -> kube::Result<Vec<Backup>> {
+        let api = self.context.api::<Backup>();
+        let mut params = ListParams::default().limit(PAGE);
+        let mut backups = Vec::new();
+        loop {
+            let page = api.list(&params).await?;
+            backups.extend(page.items);
+            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => params = params.continue_token(&token),
+                None => return Ok(backups),
+            }
+        }
+    }
+
+    async fn remove(&self, orphans: Vec<&Backup>) {
+        let api = self.context.api::<Backup>();
+        for orphan in orphans {
+            let backup = orphan.name_any();
+            match patch::delete(&api, orphan).await {
+                Ok(()) => tracing::info!(backup, "removed: its files are gone"),
+                // Somebody is working on it; the next round will see.
+                Err(error) if patch::is_conflict(&error) => {}
+                Err(error) => {
+                    let error = one_line(&error);
+                    tracing::warn!(backup, error, "cannot be removed, though its files are gone");
+                }
+            }
+        }
+    }
+
+    /// Whether something was not said yet. What is so now is so in a minute, too.
+    fn is_news(&self, location: &BackupStorageLocation, complaint: &str) -> bool {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.len() >= REMEMBERED {
+            told.clear();
+        }
+        told.insert((location.name_any(), complaint.to_owned()))
+    }
+}
+
+/// Whether a Backup of this location was taken in only in part.
+fn is_incomplete(backup: &Backup, place: &Place<'_>) -> bool {
+    backup.annotations().contains_key(INCOMPLETE) && backup.spec.storage_location == place.location
+}

@@ -1,0 +1,169 @@
+//! What a backup in a bucket becomes in the cluster.
+
+use std::fmt;
+
+use bowline_api::backup::BackupHooks;
+use bowline_api::{Backup, BackupPhase, PodVolumeBackup, VolumePluginBackup, label};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use kube::{Resource, ResourceExt as _};
+
+use super::INCOMPLETE;
+
+/// Where backups are taken in.
+pub(super) struct Place<'a> {
+    pub(super) namespace: &'a str,
+    /// The location that they come from, under the name that it has here.
+    pub(super) location: &'a str,
+}
+
+/// What is to be done with a record.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Verdict {
+    /// Nothing, for now.
+    Skip(Reason),
+    /// Create this.
+    Create(Box<Backup>),
+}
+
+/// Why a record is not taken in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Reason {
+    /// Another cluster is working on it.
+    NotEnded(BackupPhase),
+    /// Nobody writes such a record.
+    NoRecordPhase(Option<BackupPhase>),
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotEnded(phase) => write!(f, "it is {phase}, so it has not ended"),
+            Self::NoRecordPhase(Some(phase)) => {
+                write!(f, "its phase is {:?}, not an end", phase.to_string())
+            }
+            Self::NoRecordPhase(None) => write!(f, "it has no phase"),
+        }
+    }
+}
+
+/// The names of the schedules that a record says it belongs to.
+pub(super) fn schedules(record: &Backup) -> Vec<String> {
+    let owners = record.owner_references().iter();
+    owners.filter(|owner| owner.kind == "Schedule").map(|owner| owner.name.clone()).collect()
+}
+
+/// What becomes of a record; `schedules` are those that are here, by name and uid.
+pub(super) fn decide(
+    record: Backup,
+    place: &Place<'_>,
+    schedules: &[(String, String)],
+    now: Timestamp,
+) -> Verdict {
+    use BackupPhase as Phase;
+    let mut status = record.status.clone().unwrap_or_default();
+    let phase = match status.phase.take() {
+        Some(phase @ (Phase::Completed | Phase::PartiallyFailed | Phase::Failed)) => phase,
+        Some(
+            phase @ (Phase::WaitingForPluginOperations
+            | Phase::WaitingForPluginOperationsPartiallyFailed
+            | Phase::Finalizing
+            | Phase::FinalizingPartiallyFailed),
+        ) => {
+            let expiration = status.expiration.as_ref().map(|time| time.0);
+            if expiration.is_none_or(|expiration| expiration > now) {
+                return Verdict::Skip(Reason::NotEnded(phase));
+            }
+            // Nobody will finish it any more; here it can be deleted.
+            Phase::PartiallyFailed
+        }
+        // A Backup in any other phase would be run.
+        other => return Verdict::Skip(Reason::NoRecordPhase(other)),
+    };
+    status.phase = Some(phase);
+
+    let mut backup = record;
+    let owners = backup.metadata.owner_references.take().unwrap_or_default();
+    backup.metadata = metadata(&backup.metadata, place);
+    backup.metadata.owner_references = alive(owners, schedules);
+    let location = label::value(place.location).into_owned();
+    backup.labels_mut().insert(label::STORAGE_LOCATION.to_owned(), location);
+    backup.annotations_mut().insert(INCOMPLETE.to_owned(), "true".to_owned());
+    place.location.clone_into(&mut backup.spec.storage_location);
+    // They are of use only while a backup runs.
+    backup.spec.hooks = BackupHooks::default();
+    backup.status = Some(status);
+    Verdict::Create(Box::new(backup))
+}
+
+/// Of another cluster's metadata what means something here: name, labels and annotations.
+fn metadata(theirs: &ObjectMeta, place: &Place<'_>) -> ObjectMeta {
+    ObjectMeta {
+        name: theirs.name.clone(),
+        namespace: Some(place.namespace.to_owned()),
+        labels: theirs.labels.clone(),
+        annotations: theirs.annotations.clone(),
+        ..ObjectMeta::default()
+    }
+}
+
+/// The owners that are here. Kubernetes would delete whatever has none that is.
+fn alive(
+    owners: Vec<OwnerReference>,
+    schedules: &[(String, String)],
+) -> Option<Vec<OwnerReference>> {
+    let is_alive = |owner: &OwnerReference| {
+        owner.kind == "Schedule"
+            && schedules.iter().any(|(name, uid)| *name == owner.name && *uid == owner.uid)
+    };
+    let alive: Vec<_> = owners.into_iter().filter(is_alive).collect();
+    (!alive.is_empty()).then_some(alive)
+}
+
+/// What belongs to a backup and is taken in with it.
+pub(super) trait Child: Resource<DynamicType = ()> {
+    /// Whether the work on it is over. If not, somebody here would go on with it.
+    fn has_ended(&self) -> bool;
+    /// Writes down where it is now.
+    fn settle(&mut self, backup: &Backup, place: &Place<'_>);
+}
+
+impl Child for PodVolumeBackup {
+    fn has_ended(&self) -> bool {
+        let phase = self.status.as_ref().and_then(|status| status.phase.as_ref());
+        phase.is_some_and(bowline_api::transfer::TransferPhase::is_terminal)
+    }
+
+    fn settle(&mut self, _: &Backup, place: &Place<'_>) {
+        place.location.clone_into(&mut self.spec.backup_storage_location);
+    }
+}
+
+impl Child for VolumePluginBackup {
+    fn has_ended(&self) -> bool {
+        let phase = self.status.as_ref().and_then(|status| status.phase.as_ref());
+        phase.is_some_and(bowline_api::volume_plugin::VolumePluginPhase::is_terminal)
+    }
+
+    fn settle(&mut self, backup: &Backup, _: &Place<'_>) {
+        self.spec.backup = backup.name_any();
+    }
+}
+
+/// What a child becomes here; none if it is not taken in.
+pub(super) fn child<K: Child>(mut child: K, place: &Place<'_>, backup: &Backup) -> Option<K> {
+    if !child.has_ended() {
+        return None;
+    }
+    *child.meta_mut() = metadata(child.meta(), place);
+    child.settle(backup, place);
+    let owner = OwnerReference { controller: Some(true), ..backup.owner_ref(&())? };
+    child.meta_mut().owner_references = Some(vec![owner]);
+    let name = label::value(&backup.name_any()).into_owned();
+    child.labels_mut().insert(label::BACKUP_NAME.to_owned(), name);
+    child.labels_mut().insert(label::BACKUP_UID.to_owned(), backup.uid()?);
+    Some(child)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,250 @@
+//! DownloadRequests: links to files of backups and restores.
+//!
+//! A request is answered once, with a link that lives for ten minutes, and deleted when that has
+//! expired. A request that cannot be fulfilled is answered as well: it is `Processed`, has no link,
+//! and the annotation [`ERROR`] says why. Velero leaves such a request as it is, and its command
+//! line waits in vain.
+//!
+//! A file that is not there is told in the same annotation, beside a link: command lines of Velero
+//! follow it and take `404` for an answer, and old backups lack files that newer ones have.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bowline_api::download_request::{DownloadRequestPhase, DownloadTarget};
+use bowline_api::location::LocationPhase;
+use bowline_api::{Backup, BackupStorageLocation, DownloadRequest, Restore};
+use bowline_store::{BackupStore, Key};
+use jiff::Timestamp;
+use kube::{Api, ResourceExt as _};
+use serde_json::{Value, json};
+
+use super::period::Due;
+use crate::server::{Context, Error};
+use crate::story::one_line;
+use crate::watch::{Next, Watch};
+use crate::{locations, patch};
+
+/// Annotation of a request that could not be fulfilled: why.
+pub const ERROR: &str = "bowline.io/error";
+
+/// How many requests are answered at a time.
+const AT_ONCE: u16 = 8;
+/// How long a location that does not answer is asked again.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Answers requests until asked to stop.
+pub async fn run(context: Arc<Context>) -> Result<(), Error> {
+    let watch = Watch::new(context.api::<DownloadRequest>()).concurrency(AT_ONCE);
+    let stop = context.stop.clone();
+    let work = move |request: Arc<DownloadRequest>| {
+        let context = Arc::clone(&context);
+        async move { reconcile(&context, &request).await }
+    };
+    Ok(watch.run(&stop, work).await?)
+}
+
+/// What is to be done with a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// Answer it.
+    Answer,
+    /// Delete it then.
+    Delete(Due),
+    /// It is none of our business.
+    Leave,
+}
+
+/// How a request is answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Answer {
+    /// With a link.
+    Link(String),
+    /// With a link that leads nowhere, and the reason.
+    Dead(String, String),
+    /// Not at all, for this reason.
+    Refused(String),
+}
+
+/// Why a request could not be answered this time.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("cannot read the {0} that it is about")]
+    Read(&'static str, #[source] kube::Error),
+    #[error("cannot open the location of the backup")]
+    Open(#[from] locations::Error),
+    #[error("the location of the backup cannot be used")]
+    Store(#[from] bowline_store::Error),
+    #[error("cannot write the answer")]
+    Write(#[source] kube::Error),
+    #[error("cannot delete it, though it has expired")]
+    Delete(#[source] kube::Error),
+}
+
+impl Failure {
+    fn is_retryable(&self) -> bool {
+        match self {
+            Self::Read(..) | Self::Write(_) | Self::Delete(_) => true,
+            Self::Open(error) => error.is_retryable(),
+            Self::Store(error) => error.is_retryable(),
+        }
+    }
+}
+
+async fn reconcile(context: &Context, request: &DownloadRequest) -> Result<Next, Failure> {
+    let api = context.api::<DownloadRequest>();
+    let now = Timestamp::now();
+    match decide(request, now) {
+        Step::Leave | Step::Delete(Due::Never) => return Ok(Next::Done),
+        Step::Delete(Due::In(rest)) => return Ok(Next::Again(rest)),
+        Step::Delete(Due::Now) => {
+            patch::delete(&api, request).await.map_err(Failure::Delete)?;
+            return Ok(Next::Done);
+        }
+        Step::Answer => {}
+    }
+    let answer = match answer(context, &request.spec.target).await {
+        Ok(answer) => answer,
+        Err(failure) if failure.is_retryable() && is_young(request, now) => return Err(failure),
+        Err(failure) => Answer::Refused(one_line(&failure)),
+    };
+    let name = request.name_any();
+    let version = request.resource_version();
+    match patch::patch(&api, &name, version.as_deref(), written(&answer, Timestamp::now())).await {
+        Err(error) if patch::is_missing(&error) => return Ok(Next::Done),
+        Err(error) => return Err(Failure::Write(error)),
+        Ok(_) => {}
+    }
+    if let Answer::Refused(reason) | Answer::Dead(_, reason) = &answer {
+        tracing::info!(request = name, reason, "a download cannot be had");
+    }
+    Ok(Next::Again(bowline_store::store::DOWNLOAD_TTL))
+}
+
+/// What is to be done with a request.
+fn decide(request: &DownloadRequest, now: Timestamp) -> Step {
+    if request.metadata.deletion_timestamp.is_some() {
+        return Step::Leave;
+    }
+    let status = request.status.clone().unwrap_or_default();
+    let expiration = status.expiration.map(|time| time.0);
+    // Whatever its phase: who asked has given up.
+    if expiration.is_some_and(|expiration| expiration <= now) {
+        return Step::Delete(Due::Now);
+    }
+    match status.phase {
+        None | Some(DownloadRequestPhase::New) => Step::Answer,
+        Some(DownloadRequestPhase::Processed) => {
+            let created = request.creation_timestamp().map(|created| created.0);
+            let expires = expiration
+                .or_else(|| created?.checked_add(bowline_store::store::DOWNLOAD_TTL).ok());
+            let rest = expires.map(|expires| Duration::try_from(expires.duration_since(now)));
+            match rest {
+                Some(Ok(rest)) if !rest.is_zero() => Step::Delete(Due::In(rest)),
+                Some(_) => Step::Delete(Due::Now),
+                None => Step::Leave,
+            }
+        }
+        Some(DownloadRequestPhase::Other(phase)) if phase.is_empty() => Step::Answer,
+        Some(DownloadRequestPhase::Other(_)) => Step::Leave,
+    }
+}
+
+/// Whether whoever asked still waits.
+fn is_young(request: &DownloadRequest, now: Timestamp) -> bool {
+    let created = request.creation_timestamp().map(|created| created.0);
+    let age = created.map(|created| Duration::try_from(now.duration_since(created)));
+    // Created in the future: clocks differ.
+    age.is_some_and(|age| age.map_or(true, |age| age < PATIENCE))
+}
+
+/// An answer as it is written into the request.
+fn written(answer: &Answer, now: Timestamp) -> Value {
+    let (url, error) = match answer {
+        Answer::Link(url) => (Some(url), None),
+        Answer::Dead(url, reason) => (Some(url), Some(reason)),
+        Answer::Refused(reason) => (None, Some(reason)),
+    };
+    let expiration = now.checked_add(bowline_store::store::DOWNLOAD_TTL).unwrap_or(now);
+    json!({
+        "metadata": {"annotations": {ERROR: error}},
+        "status": {
+            "phase": DownloadRequestPhase::Processed,
+            "downloadURL": url,
+            "expiration": patch::to_the_second(expiration),
+        },
+    })
+}
+
+async fn answer(context: &Context, target: &DownloadTarget) -> Result<Answer, Failure> {
+    let key = match Key::try_from(target) {
+        Ok(key) => key,
+        Err(error) => return Ok(Answer::Refused(one_line(&error))),
+    };
+    match location(context, target, &key).await? {
+        Ok(location) => {
+            let store = context.locations.open(&location).await?;
+            link(&store, target, &key).await
+        }
+        Err(reason) => Ok(Answer::Refused(reason)),
+    }
+}
+
+/// The location that a file lies in, or why there is none to ask.
+async fn location(
+    context: &Context,
+    target: &DownloadTarget,
+    key: &Key,
+) -> Result<Result<BackupStorageLocation, String>, Failure> {
+    let backup = match key {
+        Key::Restore(restore, _) => {
+            let restores = context.api::<Restore>();
+            match get(&restores, "restore", restore.as_str()).await? {
+                Some(restore) => restore.spec.backup_name,
+                None => return Ok(Err(format!("there is no restore `{restore}`"))),
+            }
+        }
+        Key::Backup(..) | Key::Scratch(..) => target.name.clone(),
+    };
+    if backup.is_empty() {
+        return Ok(Err(format!("the restore `{}` has no backup yet", target.name)));
+    }
+    let backups = context.api::<Backup>();
+    let Some(found) = get(&backups, "backup", &backup).await? else {
+        return Ok(Err(format!("there is no backup `{backup}`")));
+    };
+    let name = &found.spec.storage_location;
+    if name.is_empty() {
+        return Ok(Err(format!("the backup `{backup}` has no storage location yet")));
+    }
+    let locations = context.api::<BackupStorageLocation>();
+    let Some(location) = get(&locations, "storage location", name).await? else {
+        return Ok(Err(format!("there is no storage location `{name}`, where the backup lies")));
+    };
+    let phase = location.status.as_ref().and_then(|status| status.phase.as_ref());
+    if phase != Some(&LocationPhase::Available) {
+        return Ok(Err(format!("the storage location `{name}` is unavailable")));
+    }
+    Ok(Ok(location))
+}
+
+/// A link to a file, and whether it leads to one.
+async fn link(store: &BackupStore, target: &DownloadTarget, key: &Key) -> Result<Answer, Failure> {
+    let url = store.download_url(target).await?;
+    // Of the file only the beginning comes, since nobody takes more.
+    if store.get_stream(key).await?.is_some() {
+        return Ok(Answer::Link(url));
+    }
+    let reason = format!("{:?} is not in the storage location", store.layout().key(key));
+    Ok(Answer::Dead(url, reason))
+}
+
+async fn get<K>(api: &Api<K>, what: &'static str, name: &str) -> Result<Option<K>, Failure>
+where
+    K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+{
+    api.get_opt(name).await.map_err(|error| Failure::Read(what, error))
+}
+
+#[cfg(test)]
+mod tests;

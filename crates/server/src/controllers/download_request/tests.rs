@@ -1,0 +1,89 @@
+use bowline_api::DownloadRequestStatus;
+use bowline_api::download_request::DownloadTargetKind;
+use bowline_store::Prefix;
+use bowline_store::backend::Memory;
+use bowline_store::file::Results;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::*;
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).unwrap()
+}
+
+fn request(phase: Option<&str>, expiration: Option<i64>) -> DownloadRequest {
+    let mut request = DownloadRequest::default();
+    request.metadata.creation_timestamp = Some(Time(at(1000)));
+    request.status = Some(DownloadRequestStatus {
+        phase: phase.map(Into::into),
+        expiration: expiration.map(|second| Time(at(second))),
+        ..Default::default()
+    });
+    request
+}
+
+#[test]
+fn a_request_is_answered_once_and_deleted_when_it_has_expired() {
+    let in_seconds = |seconds| Step::Delete(Due::In(Duration::from_secs(seconds)));
+    for (phase, expiration, expected) in [
+        (None, None, Step::Answer),
+        (Some(""), None, Step::Answer),
+        (Some("New"), None, Step::Answer),
+        (Some("New"), Some(2000), Step::Answer),
+        (Some("New"), Some(1009), Step::Delete(Due::Now)),
+        (Some("Processed"), Some(1010), Step::Delete(Due::Now)),
+        (Some("Processed"), Some(1030), in_seconds(20)),
+        (Some("Processed"), None, in_seconds(590)),
+        (Some("Dreaming"), None, Step::Leave),
+    ] {
+        assert_eq!(decide(&request(phase, expiration), at(1010)), expected, "{phase:?}");
+    }
+    assert_eq!(decide(&DownloadRequest::default(), at(1010)), Step::Answer);
+    let old = request(Some("Processed"), None);
+    assert_eq!(decide(&old, at(1600)), Step::Delete(Due::Now));
+    let mut going = request(None, None);
+    going.metadata.deletion_timestamp = Some(Time(at(1001)));
+    assert_eq!(decide(&going, at(1010)), Step::Leave);
+}
+
+#[test]
+fn only_somebody_who_still_waits_is_made_to_wait() {
+    let young = |now| is_young(&request(None, None), at(now));
+    assert_eq!([999, 1000, 1029, 1030].map(young), [true, true, true, false]);
+}
+
+#[test]
+fn every_answer_is_an_end_and_says_what_is_wrong() {
+    let now = at(0);
+    let answer = |answer: Answer| {
+        let value = written(&answer, now);
+        let status = &value["status"];
+        assert_eq!(
+            (&status["phase"], &status["expiration"]),
+            (&json!("Processed"), &json!("1970-01-01T00:10:00Z"))
+        );
+        (status["downloadURL"].clone(), value["metadata"]["annotations"][ERROR].clone())
+    };
+    let text = |text: &str| text.to_owned();
+    assert_eq!(answer(Answer::Link(text("u"))), (json!("u"), Value::Null));
+    assert_eq!(answer(Answer::Dead(text("u"), text("r"))), (json!("u"), json!("r")));
+    assert_eq!(answer(Answer::Refused(text("r"))), (Value::Null, json!("r")));
+}
+
+#[tokio::test]
+async fn a_link_to_a_file_that_is_not_there_says_so() {
+    let memory = Arc::new(Memory::with_bucket("bucket"));
+    let store = BackupStore::new(memory, "bucket", &Prefix::default());
+    let name = "b".parse().unwrap();
+    store.put(&name, &Results::default()).await.unwrap();
+    let link = async |kind: DownloadTargetKind| {
+        let target = DownloadTarget { kind, name: "b".to_owned(), ..Default::default() };
+        super::link(&store, &target, &Key::try_from(&target).unwrap()).await.unwrap()
+    };
+    let found = link(DownloadTargetKind::BackupResults).await;
+    assert!(matches!(&found, Answer::Link(url) if url.contains("b-results.gz")), "{found:?}");
+    let missing = link(DownloadTargetKind::BackupLog).await;
+    let Answer::Dead(url, reason) = &missing else { panic!("{missing:?}") };
+    assert!(url.contains("b-logs.gz"), "{url}");
+    assert_eq!(reason, "\"backups/b/b-logs.gz\" is not in the storage location");
+}

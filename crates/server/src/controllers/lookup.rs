@@ -1,0 +1,78 @@
+//! What backups and restores look up in the same way.
+//!
+//! What the API server does not say at the moment is not a fact: it is an error, and asked for
+//! again. What it refuses to say is a fact.
+
+use std::collections::BTreeMap;
+
+use bowline_api::BackupStorageLocation;
+use bowline_engine::backup::request::Lookup;
+use bowline_store::BackupStore;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::Api;
+
+use crate::server::Context;
+use crate::story::one_line;
+use crate::{locations, patch};
+
+/// Why a location cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum OpenError {
+    #[error("the storage location does not exist")]
+    Missing,
+    #[error("cannot read the storage location: {0}")]
+    Unread(String),
+    #[error(transparent)]
+    Open(#[from] locations::Error),
+}
+
+impl OpenError {
+    /// Whether it may be otherwise the next time, though nobody changed anything.
+    pub(super) fn is_retryable(&self) -> bool {
+        matches!(self, Self::Open(error) if error.is_retryable())
+    }
+}
+
+/// Opens the store of a location that was looked up.
+pub(super) async fn open(
+    context: &Context,
+    location: &Lookup<BackupStorageLocation>,
+) -> Result<BackupStore, OpenError> {
+    match location {
+        Lookup::Found(location) => Ok(context.locations.open(location).await?),
+        Lookup::Missing => Err(OpenError::Missing),
+        Lookup::Failed(error) => Err(OpenError::Unread(error.clone())),
+    }
+}
+
+/// What came of asking for an object.
+pub(super) fn lookup<T>(found: kube::Result<Option<T>>) -> kube::Result<Lookup<T>> {
+    Ok(match told(found)? {
+        Ok(Some(found)) => Lookup::Found(found),
+        Ok(None) => Lookup::Missing,
+        Err(refusal) => Lookup::Failed(refusal),
+    })
+}
+
+/// What the API server says, or why it will not. What may pass is an error.
+pub(super) fn told<T>(answer: kube::Result<T>) -> kube::Result<Result<T, String>> {
+    match answer {
+        Ok(found) => Ok(Ok(found)),
+        Err(error) if patch::is_refused(&error) => Ok(Err(one_line(&error))),
+        Err(error) => Err(error),
+    }
+}
+
+/// The data of a ConfigMap, if one is named.
+pub(super) async fn config_map(
+    context: &Context,
+    name: Option<&str>,
+) -> kube::Result<Lookup<BTreeMap<String, String>>> {
+    let Some(name) = name else { return Ok(Lookup::Missing) };
+    let maps: Api<ConfigMap> = context.api();
+    Ok(match lookup(maps.get_opt(name).await)? {
+        Lookup::Found(map) => Lookup::Found(map.data.unwrap_or_default()),
+        Lookup::Missing => Lookup::Missing,
+        Lookup::Failed(error) => Lookup::Failed(error),
+    })
+}

@@ -1,0 +1,78 @@
+//! When something that is done again and again is due.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+/// When something is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Due {
+    /// At once.
+    Now,
+    /// After this long.
+    In(Duration),
+    /// Not any more.
+    Never,
+}
+
+/// How often, from what a location asks for and what the server does otherwise. None is never.
+/// Velero reads a negative one as not set.
+pub(crate) fn period(
+    asked: Option<bowline_api::Duration>,
+    otherwise: Duration,
+) -> Option<Duration> {
+    let asked = asked.and_then(bowline_api::Duration::to_std);
+    Some(asked.unwrap_or(otherwise)).filter(|period| !period.is_zero())
+}
+
+/// When something is due that was last done then.
+pub(crate) fn due(last: Option<Timestamp>, period: Option<Duration>, now: Timestamp) -> Due {
+    let Some(period) = period else { return Due::Never };
+    let Some(last) = last else { return Due::Now };
+    let Ok(passed) = Duration::try_from(now.duration_since(last)) else {
+        // The clock was set back: a whole period, not more.
+        return Due::In(period);
+    };
+    match period.checked_sub(passed) {
+        Some(rest) if !rest.is_zero() => Due::In(rest),
+        _ => Due::Now,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SERVER: Duration = Duration::from_mins(1);
+
+    fn asked(seconds: i64) -> Option<Duration> {
+        period(Some(bowline_api::Duration::from_seconds(seconds)), SERVER)
+    }
+
+    #[test]
+    fn a_location_may_ask_for_more_less_or_nothing() {
+        assert_eq!(period(None, SERVER), Some(SERVER));
+        assert_eq!(asked(5), Some(Duration::from_secs(5)));
+        assert_eq!(asked(-5), Some(SERVER));
+        assert_eq!(asked(0), None);
+        assert_eq!(period(None, Duration::ZERO), None);
+    }
+
+    #[test]
+    fn something_is_due_when_its_period_has_passed() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let minute = Some(SERVER);
+        for (last, period, expected) in [
+            (None, minute, Due::Now),
+            (None, None, Due::Never),
+            (Some(1000), None, Due::Never),
+            (Some(1000), minute, Due::In(SERVER)),
+            (Some(960), minute, Due::In(Duration::from_secs(20))),
+            (Some(940), minute, Due::Now),
+            (Some(0), minute, Due::Now),
+            (Some(9999), minute, Due::In(SERVER)),
+        ] {
+            assert_eq!(due(last.map(at), period, at(1000)), expected, "{last:?} {period:?}");
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Looks up what a restore needs to know before it can start.
+
+use bowline_api::{Backup, BackupStorageLocation, Restore, label};
+use bowline_engine::restore::request::{Defaults, Facts, Lookup, source};
+use bowline_store::BackupStore;
+use kube::Api;
+use kube::api::ListParams;
+
+use crate::controllers::lookup::{OpenError, config_map, lookup, open, told};
+use crate::server::Context;
+
+/// What the server knows before a restore starts.
+pub(super) struct Known {
+    pub(super) facts: Facts,
+    pub(super) defaults: Defaults,
+}
+
+impl Known {
+    /// Opens the store of the backup's location.
+    pub(super) async fn open(&self, context: &Context) -> Result<BackupStore, OpenError> {
+        open(context, &self.facts.location).await
+    }
+
+    /// Whether there is a location that files could be in.
+    pub(super) fn has_location(&self) -> bool {
+        !matches!(self.facts.location, Lookup::Missing)
+    }
+}
+
+/// Looks everything up. What the API server refuses to say is among the facts, since it may make the
+/// restore invalid; what it cannot say at the moment is an error.
+pub(super) async fn gather(context: &Context, restore: &Restore) -> kube::Result<Known> {
+    let backups = told(backups(&context.api(), restore).await)?;
+    let found = backups.as_ref().ok().and_then(|backups| source(restore, backups));
+    let location = match found {
+        Some(backup) => {
+            let locations: Api<BackupStorageLocation> = context.api();
+            lookup(locations.get_opt(&backup.spec.storage_location).await)?
+        }
+        None => Lookup::Missing,
+    };
+    let modifiers = restore.spec.resource_modifier.as_ref().map(|modifier| modifier.name.as_str());
+    let modifiers = config_map(context, modifiers).await?;
+    let options = &context.options;
+    let defaults = Defaults {
+        item_operation_timeout: options.default_item_operation_timeout.into(),
+        resource_timeout: options.resource_timeout.into(),
+    };
+    Ok(Known { facts: Facts { backups, location, modifiers }, defaults })
+}
+
+/// The backup that the restore names, or all those of its schedule.
+async fn backups(api: &Api<Backup>, restore: &Restore) -> kube::Result<Vec<Backup>> {
+    let (backup, schedule) = (&restore.spec.backup_name, &restore.spec.schedule_name);
+    if !backup.is_empty() {
+        return Ok(api.get_opt(backup).await?.into_iter().collect());
+    }
+    if schedule.is_empty() {
+        return Ok(Vec::new());
+    }
+    let selector = format!("{}={}", label::SCHEDULE_NAME, label::value(schedule));
+    Ok(api.list(&ListParams::default().labels(&selector)).await?.items)
+}

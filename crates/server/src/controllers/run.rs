@@ -1,0 +1,90 @@
+//! What backups and restores have in common.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use bowline_engine::action::Named;
+use bowline_plugin_host as plugin_host;
+use kube::{Api, Resource};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+
+use crate::patch;
+use crate::story::one_line;
+
+/// How often a write that ends a run is tried, and the pause after the first failure.
+const TRIES: u32 = 6;
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+/// How often progress is written at most.
+const PROGRESS: Duration = Duration::from_secs(1);
+/// After how many times without progress it is written all the same, to see whether the object is
+/// still there.
+const QUIET: u32 = 3;
+
+/// The plugins of a run as the engine knows them.
+pub(super) fn named<T: ?Sized>(plugins: Vec<plugin_host::Named<T>>) -> Vec<Named<T>> {
+    plugins.into_iter().map(|plugin| Named { name: plugin.name, plugin: plugin.plugin }).collect()
+}
+
+/// Tries a few times what should not fail.
+pub(super) async fn patiently<T, E, F>(mut attempt: impl FnMut() -> F) -> Result<T, E>
+where
+    F: Future<Output = Result<T, E>>,
+    E: std::error::Error + 'static,
+{
+    let mut pause = FIRST_PAUSE;
+    for _ in 1..TRIES {
+        match attempt().await {
+            Ok(value) => return Ok(value),
+            Err(error) => tracing::warn!("trying again in {pause:?}: {}", one_line(&error)),
+        }
+        tokio::time::sleep(pause).await;
+        pause *= 2;
+    }
+    attempt().await
+}
+
+/// Waits for the end of a run, which is told to stop if `gone` is first. Returns what came of the
+/// run, and whether its object is still there.
+pub(super) async fn until_over<T>(
+    run: impl Future<Output = T>,
+    gone: impl Future<Output = ()>,
+    stop: &CancellationToken,
+) -> (T, bool) {
+    let (mut run, mut gone) = (std::pin::pin!(run), std::pin::pin!(gone));
+    tokio::select! {
+        outcome = &mut run => return (outcome, true),
+        () = &mut gone => {}
+    }
+    tracing::warn!("it was deleted, so it is stopped");
+    stop.cancel();
+    // Not dropped: what is frozen must be let go.
+    (run.await, false)
+}
+
+/// Writes how far a run is, until its object is gone.
+pub(super) async fn show_progress<K>(api: &Api<K>, object: &K, progress: impl Fn() -> Value)
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+{
+    let mut ticks = interval(PROGRESS);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks.tick().await;
+    let mut shown = progress();
+    let mut quiet = 0;
+    loop {
+        ticks.tick().await;
+        let now = progress();
+        quiet += 1;
+        if now == shown && quiet < QUIET {
+            continue;
+        }
+        match patch::patch_status_of(api, object, json!({ "progress": now })).await {
+            Ok(Some(_)) => (shown, quiet) = (now, 0),
+            Ok(None) => return,
+            Err(error) => tracing::debug!("progress cannot be shown: {error}"),
+        }
+    }
+}

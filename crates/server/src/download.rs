@@ -1,0 +1,275 @@
+//! What `filesystem` locations hold, over HTTP, for whoever has a signed link.
+//!
+//! A folder cannot make links of its own, as S3 does, so the server serves its files. A request is
+//! `GET` or `HEAD` of `/download/<token>`, and the token says which file until when; see
+//! [`bowline_store::download`]. Nothing else is answered, nothing is listed, and no part of the
+//! address becomes a path.
+//!
+//! # Limits
+//! A connection is for one request. So many are open at a time, the next ones wait; a client that
+//! does not ask, or does not take what it asked for, is cut off.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::get;
+use bowline_plugin::{Code, Config, ObjectStore as _};
+use bowline_store::backend::Filesystem;
+use bowline_store::backend::filesystem;
+use bowline_store::download::{KeyTooShort, Refused, SigningKey, verify};
+use futures::StreamExt as _;
+use http::{StatusCode, header};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use hyper_util::service::TowerToHyperService;
+use jiff::Timestamp;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+/// How many connections are open at a time.
+const CONNECTIONS: usize = 64;
+/// The most that a request may be long.
+const REQUEST_MAX: usize = 16 << 10;
+/// Where files are.
+const PATH: &str = "/download";
+
+/// How long things may take.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    /// Until a client has asked.
+    request: Duration,
+    /// A download of which nothing is taken.
+    silence: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { request: Duration::from_secs(10), silence: Duration::from_mins(2) }
+    }
+}
+
+/// Why downloads cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The folder cannot be used.
+    #[error("cannot use {} as `--filesystem-root`", path.display())]
+    Root {
+        /// The folder.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The address cannot be had.
+    #[error("cannot serve downloads at {address}; choose another with `--download-address`")]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Links would lead nowhere.
+    #[error(
+        "downloads are served at {0}, which is no address that a client can use: say with \
+         `--download-url` under which they reach it"
+    )]
+    NoUrl(SocketAddr),
+    /// The address of the user is none.
+    #[error("`--download-url` must begin with http:// or https://, and be without `?` and `#`")]
+    Url,
+    /// The key is too short.
+    #[error(transparent)]
+    Key(#[from] KeyTooShort),
+}
+
+/// A server of files that can be reached, and answers once it [runs](Self::run).
+pub struct Server {
+    listener: TcpListener,
+    address: SocketAddr,
+    root: PathBuf,
+    key: SigningKey,
+    limits: Limits,
+}
+
+impl Server {
+    /// Takes the address.
+    pub async fn bind(address: &SocketAddr, root: PathBuf, key: SigningKey) -> Result<Self, Error> {
+        match tokio::fs::metadata(&root).await {
+            Ok(found) if found.is_dir() => {}
+            Ok(_) => {
+                let source = io::ErrorKind::NotADirectory.into();
+                return Err(Error::Root { path: root, source });
+            }
+            Err(source) => return Err(Error::Root { path: root, source }),
+        }
+        let bound = async {
+            let listener = TcpListener::bind(address).await?;
+            let address = listener.local_addr()?;
+            Ok((listener, address))
+        };
+        let failed = |source| Error::Bind { address: *address, source };
+        let (listener, address) = bound.await.map_err(failed)?;
+        Ok(Self { listener, address, root, key, limits: Limits::default() })
+    }
+
+    /// Where it is.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// How stores make links that lead here. `url` is the address under which clients reach it, if
+    /// it is another.
+    pub fn options(&self, url: Option<&str>) -> Result<filesystem::Options, Error> {
+        let base_url = base_url(self.address, url)?;
+        let downloads = filesystem::Downloads { base_url, key: self.key.clone() };
+        Ok(filesystem::Options { root: self.root.clone(), downloads: Some(downloads) })
+    }
+
+    /// Serves until asked to stop, and lets downloads under way go on until it is dropped.
+    pub async fn run(self, stop: CancellationToken) {
+        let files = filesystem::Options { root: self.root, downloads: None };
+        let store = match Filesystem::open(&Config::new(), files).await {
+            Ok(store) => Arc::new(store),
+            Err(error) => {
+                tracing::error!(error = error.message(), "cannot serve downloads");
+                return;
+            }
+        };
+        tracing::info!(address = %self.address, "serves downloads");
+        let permits = Arc::new(Semaphore::new(CONNECTIONS));
+        let mut connections = JoinSet::new();
+        loop {
+            let next = async {
+                let permit = Arc::clone(&permits).acquire_owned().await.ok()?;
+                Some((permit, self.listener.accept().await))
+            };
+            let (permit, accepted) = tokio::select! {
+                () = stop.cancelled() => break,
+                Some(next) = next => next,
+            };
+            match accepted {
+                Ok((stream, _)) => {
+                    let (store, key) = (Arc::clone(&store), self.key.clone());
+                    let files = Files { store, key, taken: Arc::default() };
+                    let limits = self.limits;
+                    connections.spawn(async move {
+                        converse(stream, files, limits).await;
+                        drop(permit);
+                    });
+                }
+                // No more files, say. It may pass; asking at once would only burn time.
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection");
+                    tokio::time::sleep(Duration::from_millis(200)).await;
+                }
+            }
+            while connections.try_join_next().is_some() {}
+        }
+        while connections.join_next().await.is_some() {}
+    }
+}
+
+/// What links begin with, up to the token.
+fn base_url(address: SocketAddr, url: Option<&str>) -> Result<String, Error> {
+    let Some(url) = url else {
+        if address.ip().is_unspecified() {
+            return Err(Error::NoUrl(address));
+        }
+        return Ok(format!("http://{address}{PATH}"));
+    };
+    let host = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
+    match host {
+        Some(host) if !host.is_empty() && !host.contains(['?', '#', ' ']) => {
+            Ok(format!("{}{PATH}", url.trim_end_matches('/')))
+        }
+        _ => Err(Error::Url),
+    }
+}
+
+/// What a connection can ask for.
+#[derive(Clone)]
+struct Files {
+    store: Arc<Filesystem>,
+    key: SigningKey,
+    /// How many pieces the client took.
+    taken: Arc<AtomicU64>,
+}
+
+/// Answers the one request of a connection.
+async fn converse(stream: TcpStream, files: Files, limits: Limits) {
+    let taken = Arc::clone(&files.taken);
+    let router = Router::new().route(&format!("{PATH}/{{token}}"), get(send)).with_state(files);
+    let mut server = auto::Builder::new(TokioExecutor::new()).http1_only();
+    server
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.request)
+        .max_buf_size(REQUEST_MAX)
+        .keep_alive(false);
+    let connection =
+        server.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    tokio::select! {
+        // A client that went away is its own business.
+        _ = connection => {}
+        () = until_silent(&taken, limits.silence) => {
+            tracing::debug!("a download was given up, since nothing of it was taken");
+        }
+    }
+}
+
+/// Waits until nothing was taken for so long.
+async fn until_silent(taken: &AtomicU64, silence: Duration) {
+    let mut seen = taken.load(Ordering::Relaxed);
+    loop {
+        tokio::time::sleep(silence).await;
+        let now = taken.load(Ordering::Relaxed);
+        if now == seen {
+            return;
+        }
+        seen = now;
+    }
+}
+
+async fn send(State(files): State<Files>, Path(token): Path<String>) -> Response {
+    let grant = match verify(&files.key, &token, Timestamp::now()) {
+        Ok(grant) => grant,
+        Err(refused @ Refused::Malformed) => return refuse(StatusCode::NOT_FOUND, &refused),
+        Err(refused) => return refuse(StatusCode::FORBIDDEN, &refused),
+    };
+    let stream = match files.store.get_object(&grant.bucket, &grant.key).await {
+        Ok(stream) => stream,
+        Err(error) if error.code() == Code::NotFound => {
+            return refuse(StatusCode::NOT_FOUND, &"there is no such file");
+        }
+        Err(error) => {
+            tracing::warn!(key = grant.key, error = error.message(), "cannot serve a download");
+            return refuse(StatusCode::INTERNAL_SERVER_ERROR, &"the file cannot be read");
+        }
+    };
+    let count = files.taken;
+    let counted = stream.inspect(move |_| {
+        count.fetch_add(1, Ordering::Relaxed);
+    });
+    let headers = [
+        (header::CONTENT_TYPE, "application/octet-stream"),
+        (header::CACHE_CONTROL, "no-store"),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    ];
+    (headers, Body::from_stream(counted)).into_response()
+}
+
+fn refuse(status: StatusCode, reason: &dyn std::fmt::Display) -> Response {
+    (status, format!("{reason}\n")).into_response()
+}
+
+#[cfg(test)]
+mod tests;

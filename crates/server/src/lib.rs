@@ -1,0 +1,41 @@
+//! Controllers and their wiring: what `bowline server` runs.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`server`] | [`run`]: checks the cluster, starts everything side by side, ends it in order |
+//! | [`options`] | what a server is told |
+//! | [`controllers`] | one file per kind of resource that is worked on |
+//! | [`watch`] | from changes of objects to work on them: keyed, bounded, tried again |
+//! | [`queue`] | which backups may run, and which wait for which |
+//! | [`patch`] | small changes to objects in the cluster |
+//! | [`locations`] | from a BackupStorageLocation to the store that it names |
+//! | [`download`] | what folders hold, over HTTP, for whoever has a signed link |
+//! | [`log`] | the server's log, and one for each run |
+//! | [`check`] | what a cluster must have before anything is started |
+//!
+//! # What holds
+//! - **A controller that fails ends the server**, with its name and reason. A server that looks
+//!   alive and does not work is the worst kind.
+//! - **Every decision is a function of values**, tested as a table; the controllers around them
+//!   fetch the values and carry out the verdict.
+//! - **Secrets stay where they are**: in the Secret, in a private file for plugins, in memory.
+//!   Neither errors nor logs have them.
+
+pub mod check;
+pub mod controllers;
+mod crew;
+pub mod download;
+pub mod locations;
+pub mod log;
+pub mod options;
+pub mod patch;
+pub mod queue;
+mod runs;
+pub mod server;
+mod story;
+pub mod watch;
+
+pub use bowline_engine::restore::order::Priorities;
+pub use locations::Locations;
+pub use options::Options;
+pub use server::{Context, Error, run};

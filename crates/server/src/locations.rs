@@ -1,0 +1,265 @@
+//! From a BackupStorageLocation to the store that it names.
+//!
+//! # What is opened
+//! The plugin of the location's provider if one is installed, else what is built in under that name.
+//! It gets the location's settings, the bucket, certificates to trust, and the path of a private
+//! file with the credentials that the location names: plugins know no other way to take them.
+//!
+//! # How often
+//! A store is kept, with its connections, for as long as settings, certificates and credentials are
+//! the same, and at most ten minutes: credentials that come from the server's own environment may
+//! change without a trace. [`Locations::forget`] ends that at once.
+
+mod credentials;
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bowline_api::BackupStorageLocation;
+use bowline_api::backup_storage_location::ObjectStorageLocation;
+use bowline_plugin::{Class, Config};
+use bowline_plugin_host::Host;
+use bowline_store::backend::{self, BUCKET, BuiltIn, InvalidLocation, PREFIX};
+use bowline_store::{BackupStore, Prefix};
+use k8s_openapi::api::core::v1::{Secret, SecretKeySelector};
+use kube::{Api, Client, ResourceExt as _};
+use sha2::{Digest as _, Sha256};
+use tokio::time::Instant;
+
+use credentials::CredentialFiles;
+
+use crate::patch;
+
+/// How long a store is kept.
+const KEPT: Duration = Duration::from_mins(10);
+/// How many stores are kept.
+const MAX_KEPT: usize = 64;
+/// How long opening one may take.
+const LIMIT: Duration = Duration::from_mins(1);
+
+/// Why a location cannot be opened. Never says what a Secret holds.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Certificates in two places, refused in Velero's words.
+    #[error("cannot specify both caCert and caCertRef in objectStorage")]
+    TwoCertificates,
+    /// The certificates are no text.
+    #[error("the certificates of the location are not in PEM format")]
+    Certificates,
+    /// The Secret could not be read.
+    #[error("cannot read the Secret `{name}`")]
+    ReadSecret {
+        /// Its name.
+        name: String,
+        /// Why not.
+        source: kube::Error,
+    },
+    /// There is no such Secret.
+    #[error("there is no Secret `{0}` in the namespace of the server")]
+    NoSecret(String),
+    /// The Secret has no such key.
+    #[error("the Secret `{name}` has no key `{key}`")]
+    NoKey {
+        /// Its name.
+        name: String,
+        /// The key.
+        key: String,
+    },
+    /// The file for the plugin could not be written.
+    #[error("cannot write the credentials of the location to a private file")]
+    WriteCredentials(#[source] io::Error),
+    /// The location says something that is not allowed.
+    #[error(transparent)]
+    Invalid(#[from] InvalidLocation),
+    /// The plugin, or what is built in, refuses.
+    #[error(transparent)]
+    Backend(#[from] bowline_plugin::Error),
+    /// It does not answer.
+    #[error("the location could not be opened within {} s", LIMIT.as_secs())]
+    TooSlow,
+}
+
+impl Error {
+    /// Whether it may be otherwise the next time, though nobody changed anything.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::ReadSecret { source, .. } => !patch::is_refused(source),
+            Self::WriteCredentials(_) | Self::TooSlow => true,
+            Self::Backend(error) => matches!(error.class(), Class::Transient | Class::Unclear),
+            Self::TwoCertificates
+            | Self::Certificates
+            | Self::NoSecret(_)
+            | Self::NoKey { .. }
+            | Self::Invalid(_) => false,
+        }
+    }
+}
+
+/// Opens the stores of locations.
+pub struct Locations {
+    secrets: Api<Secret>,
+    host: Arc<Host>,
+    built_in: BuiltIn,
+    files: CredentialFiles,
+    opened: Mutex<HashMap<Fingerprint, Opened>>,
+}
+
+/// A hash over everything that makes a store what it is.
+type Fingerprint = [u8; 32];
+
+struct Opened {
+    location: String,
+    store: BackupStore,
+    since: Instant,
+    used: Instant,
+}
+
+impl Locations {
+    /// Locations of a namespace. Private files lie in a new folder in `scratch` that goes away with
+    /// this.
+    pub fn new(
+        client: Client,
+        namespace: &str,
+        host: Arc<Host>,
+        built_in: BuiltIn,
+        scratch: &Path,
+    ) -> io::Result<Self> {
+        let secrets = Api::namespaced(client, namespace);
+        let files = CredentialFiles::below(scratch)?;
+        Ok(Self { secrets, host, built_in, files, opened: Mutex::default() })
+    }
+
+    /// The store of a location. It is not asked anything yet.
+    pub async fn open(&self, location: &BackupStorageLocation) -> Result<BackupStore, Error> {
+        let opening = tokio::time::timeout(LIMIT, self.open_without_limit(location));
+        opening.await.unwrap_or(Err(Error::TooSlow))
+    }
+
+    async fn open_without_limit(
+        &self,
+        location: &BackupStorageLocation,
+    ) -> Result<BackupStore, Error> {
+        let (name, spec) = (location.name_any(), &location.spec);
+        let certificates = match &spec.object_storage {
+            Some(storage) => self.certificates(storage).await?,
+            None => None,
+        };
+        let credentials = match &spec.credential {
+            Some(selector) => {
+                let bytes = self.secret(selector).await?;
+                Some(self.files.write(&name, &bytes).map_err(Error::WriteCredentials)?)
+            }
+            None => None,
+        };
+        let config =
+            backend::location_config(spec, certificates.as_deref(), credentials.as_deref())?;
+        let fingerprint = fingerprint(&spec.provider, &config);
+        if let Some(store) = self.kept(&fingerprint) {
+            return Ok(store);
+        }
+        let plugin = self.host.object_store(&spec.provider, config.clone()).await?;
+        let backend = backend::open(&spec.provider, &config, plugin, &self.built_in).await?;
+        let setting = |key: &str| config.get(key).map(String::as_str).unwrap_or_default();
+        let prefix = Prefix::new(setting(PREFIX)).map_err(InvalidLocation::from)?;
+        let store = BackupStore::new(backend, setting(BUCKET), &prefix);
+        self.keep(fingerprint, name, store.clone());
+        Ok(store)
+    }
+
+    /// Opens a location anew the next time, since it failed.
+    pub fn forget(&self, location: &BackupStorageLocation) {
+        let name = location.name_any();
+        self.opened().retain(|_, opened| opened.location != name);
+    }
+
+    /// Lets go of everything that belongs to locations that are not among these.
+    pub fn keep_only(&self, locations: &[String]) {
+        self.opened().retain(|_, opened| locations.contains(&opened.location));
+        self.files.keep_only(locations);
+    }
+
+    async fn certificates(&self, storage: &ObjectStorageLocation) -> Result<Option<String>, Error> {
+        let bytes = match (&storage.ca_cert, &storage.ca_cert_ref) {
+            (Some(_), Some(_)) => return Err(Error::TwoCertificates),
+            (Some(bytes), None) => bytes.0.clone(),
+            (None, Some(selector)) => self.secret(selector).await?,
+            (None, None) => return Ok(None),
+        };
+        String::from_utf8(bytes).map(Some).map_err(|_| Error::Certificates)
+    }
+
+    async fn secret(&self, selector: &SecretKeySelector) -> Result<Vec<u8>, Error> {
+        let name = selector.name.clone();
+        let read = self.secrets.get_opt(&name).await;
+        let read = read.map_err(|source| Error::ReadSecret { name: name.clone(), source })?;
+        let Some(secret) = read else { return Err(Error::NoSecret(name)) };
+        let key = selector.key.clone();
+        let value = secret.data.and_then(|mut data: BTreeMap<_, _>| data.remove(&key));
+        value.map(|value| value.0).ok_or(Error::NoKey { name, key })
+    }
+
+    fn kept(&self, fingerprint: &Fingerprint) -> Option<BackupStore> {
+        let now = Instant::now();
+        let mut opened = self.opened();
+        opened.retain(|_, opened| now.duration_since(opened.since) < KEPT);
+        let found = opened.get_mut(fingerprint)?;
+        found.used = now;
+        Some(found.store.clone())
+    }
+
+    fn keep(&self, fingerprint: Fingerprint, location: String, store: BackupStore) {
+        let now = Instant::now();
+        let mut opened = self.opened();
+        while opened.len() >= MAX_KEPT {
+            let longest_unused = opened.iter().min_by_key(|(_, opened)| opened.used);
+            let Some(fingerprint) = longest_unused.map(|(fingerprint, _)| *fingerprint) else {
+                break;
+            };
+            opened.remove(&fingerprint);
+        }
+        opened.insert(fingerprint, Opened { location, store, since: now, used: now });
+    }
+
+    fn opened(&self) -> MutexGuard<'_, HashMap<Fingerprint, Opened>> {
+        self.opened.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What tells one store from another. The path of the credentials says what they are: see
+/// [`CredentialFiles`].
+fn fingerprint(provider: &str, config: &Config) -> Fingerprint {
+    let mut hash = Sha256::new();
+    let settings = config.iter().flat_map(|(key, value)| [key.as_str(), value.as_str()]);
+    for text in [provider].into_iter().chain(settings) {
+        hash.update(text.len().to_le_bytes());
+        hash.update(text);
+    }
+    hash.finalize().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(pairs: &[(&str, &str)]) -> Config {
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn every_setting_makes_another_store() {
+        let all = [
+            fingerprint("aws", &config(&[])),
+            fingerprint("gcp", &config(&[])),
+            fingerprint("aws", &config(&[("a", "b")])),
+            fingerprint("aws", &config(&[("ab", "")])),
+            fingerprint("aws", &config(&[("a", "b"), ("c", "d")])),
+        ];
+        for (at, one) in all.iter().enumerate() {
+            assert!(!all[..at].contains(one), "{at}");
+        }
+        assert_eq!(all[2], fingerprint("aws", &config(&[("a", "b")])));
+    }
+}

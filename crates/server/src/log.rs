@@ -1,0 +1,131 @@
+//! The server's log, and one for each run.
+//!
+//! Everything is a `tracing` event. It is written to standard error, and if it happens inside a
+//! span that carries a [`RunLog`], also there: that log is what `bowline backup logs` shows. Events
+//! of a plugin happen in the span in which its process was started, so they are in the log of
+//! their run.
+//!
+//! Lines look as Velero's do, since people have tools that read them.
+//!
+//! ```
+//! # use bowline_server::log::RunLog;
+//! let log = RunLog::new();
+//! let span = log.attach(tracing::info_span!("backup", backup = "velero/nightly"));
+//! span.in_scope(|| tracing::info!(items = 3, "collected"));
+//! let gzip = log.finish();
+//! ```
+
+mod layer;
+mod line;
+mod run_log;
+
+use std::fmt;
+use std::io::{self, Write};
+use std::str::FromStr;
+
+use tracing::Subscriber;
+use tracing::level_filters::LevelFilter;
+use tracing::subscriber::SetGlobalDefaultError;
+use tracing_subscriber::Registry;
+use tracing_subscriber::layer::SubscriberExt as _;
+
+use layer::LogLayer;
+pub use run_log::RunLog;
+
+/// What is logged, and how.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// From which level on.
+    pub level: Level,
+    /// How standard error looks. Logs of runs are always text.
+    pub format: Format,
+}
+
+/// How important something is, in the words of Velero's `--log-level`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Level(LevelFilter);
+
+/// How a line looks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    /// `time="…" level=info msg="…" key=value`
+    #[default]
+    Text,
+    /// `{"level":"info","msg":"…","time":"…","key":"value"}`
+    Json,
+}
+
+/// A word that is no level or format.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it must be one of {0}")]
+pub struct UnknownWord(&'static str);
+
+impl Default for Level {
+    fn default() -> Self {
+        Self(LevelFilter::INFO)
+    }
+}
+
+impl FromStr for Level {
+    type Err = UnknownWord;
+
+    fn from_str(word: &str) -> Result<Self, UnknownWord> {
+        Ok(Self(match word.to_ascii_lowercase().as_str() {
+            "trace" => LevelFilter::TRACE,
+            "debug" => LevelFilter::DEBUG,
+            "info" => LevelFilter::INFO,
+            "warning" | "warn" => LevelFilter::WARN,
+            // Velero's other two end its process; ours are errors.
+            "error" | "fatal" | "panic" => LevelFilter::ERROR,
+            _ => return Err(UnknownWord("trace, debug, info, warning, error, fatal, panic")),
+        }))
+    }
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            LevelFilter::TRACE => "trace",
+            LevelFilter::DEBUG => "debug",
+            LevelFilter::WARN => "warning",
+            LevelFilter::ERROR => "error",
+            _ => "info",
+        })
+    }
+}
+
+impl FromStr for Format {
+    type Err = UnknownWord;
+
+    fn from_str(word: &str) -> Result<Self, UnknownWord> {
+        match word.to_ascii_lowercase().as_str() {
+            "text" => Ok(Self::Text),
+            "json" => Ok(Self::Json),
+            _ => Err(UnknownWord("text, json")),
+        }
+    }
+}
+
+/// Sends all events of this process to standard error and to the logs of runs, from now on.
+pub fn init(options: Options) -> Result<(), SetGlobalDefaultError> {
+    init_to(options, io::stderr())
+}
+
+/// The same, to somewhere else than standard error.
+pub fn init_to(
+    options: Options,
+    out: impl Write + Send + 'static,
+) -> Result<(), SetGlobalDefaultError> {
+    tracing::subscriber::set_global_default(subscriber(options, out))
+}
+
+/// The same, for events of some scope and to somewhere else.
+pub fn subscriber(
+    options: Options,
+    out: impl Write + Send + 'static,
+) -> impl Subscriber + Send + Sync {
+    Registry::default().with(LogLayer::new(options, out))
+}
+
+#[cfg(test)]
+mod tests;

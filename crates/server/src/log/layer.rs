@@ -1,0 +1,106 @@
+//! From events to lines, and where the lines go.
+
+use std::io::Write;
+use std::sync::{Mutex, PoisonError};
+
+use jiff::Timestamp;
+use tracing::level_filters::LevelFilter;
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::Context;
+use tracing_subscriber::registry::LookupSpan;
+
+use super::line::{Collector, Fields, Line};
+use super::run_log::Attached;
+use super::{Format, Options};
+
+/// What our crates are called; others are heard only when they warn.
+const OURS: &str = "bowline";
+
+/// Writes each event as a line to `out`, and to the log of the run in whose span it happens.
+pub(super) struct LogLayer {
+    options: Options,
+    out: Mutex<Box<dyn Write + Send>>,
+}
+
+/// The fields of a span, kept with it.
+struct SpanFields(Fields);
+
+impl LogLayer {
+    pub(super) fn new(options: Options, out: impl Write + Send + 'static) -> Self {
+        Self { options, out: Mutex::new(Box::new(out)) }
+    }
+
+    fn is_wanted(&self, metadata: &Metadata<'_>) -> bool {
+        let is_ours = metadata.target().starts_with(OURS);
+        let least = match (is_ours, metadata.is_span()) {
+            // A span carries a run's log and fields, however quiet the server is.
+            (true, true) => self.options.level.0.max(LevelFilter::INFO),
+            (true, false) => self.options.level.0,
+            (false, true) => return false,
+            (false, false) => self.options.level.0.min(LevelFilter::WARN),
+        };
+        *metadata.level() <= least
+    }
+}
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for LogLayer {
+    fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, S>) -> bool {
+        self.is_wanted(metadata)
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        Some(self.options.level.0.max(LevelFilter::INFO))
+    }
+
+    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+        let Some(span) = context.span(id) else { return };
+        let mut said = Collector::default();
+        attributes.record(&mut said);
+        span.extensions_mut().insert(SpanFields(said.fields));
+    }
+
+    fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
+        let Some(span) = context.span(id) else { return };
+        let mut said = Collector::default();
+        values.record(&mut said);
+        if let Some(SpanFields(fields)) = span.extensions_mut().get_mut() {
+            fields.extend(said.fields);
+        }
+    }
+
+    fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
+        let mut said = Collector::default();
+        event.record(&mut said);
+        let mut line = Line {
+            time: Timestamp::now(),
+            level: *event.metadata().level(),
+            message: said.message,
+            fields: said.fields,
+        };
+        let mut run = None;
+        for span in context.event_scope(event).into_iter().flatten() {
+            let extensions = span.extensions();
+            if let Some(SpanFields(fields)) = extensions.get() {
+                // What is said nearer to the event counts.
+                for (name, value) in fields {
+                    line.fields.entry(name.clone()).or_insert_with(|| value.clone());
+                }
+            }
+            if run.is_none()
+                && let Some(Attached(log)) = extensions.get()
+            {
+                // Spans further out are the server's, and say nothing about the run.
+                log.add(line.text().as_bytes());
+                run = Some(());
+            }
+        }
+        let text = match self.options.format {
+            Format::Text => line.text(),
+            Format::Json => line.json(),
+        };
+        // There is nowhere to tell that standard error is gone.
+        let _ = self.out.lock().unwrap_or_else(PoisonError::into_inner).write_all(text.as_bytes());
+    }
+}

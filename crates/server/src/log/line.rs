@@ -1,0 +1,168 @@
+//! One line of a log, as logrus writes it.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Write as _};
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use tracing::Level;
+use tracing::field::{Field, Visit};
+
+/// The longest message or value of a field, in bytes.
+const MAX: usize = 32 << 10;
+/// The names that a line has anyway. logrus gives fields of the same name another one.
+const RESERVED: [&str; 3] = ["level", "msg", "time"];
+
+/// Fields by their names, in order.
+pub(super) type Fields = BTreeMap<String, Value>;
+
+/// What a line says.
+#[derive(Debug)]
+pub(super) struct Line {
+    pub(super) time: Timestamp,
+    pub(super) level: Level,
+    pub(super) message: String,
+    pub(super) fields: Fields,
+}
+
+impl Line {
+    /// `time="…" level=info msg="…" key=value`, and the line feed.
+    pub(super) fn text(&self) -> String {
+        let mut line = format!("time=\"{}\" level={}", self.time(), word(self.level));
+        push(&mut line, "msg", &self.message);
+        for (name, value) in &self.fields {
+            match value {
+                Value::String(text) => push(&mut line, name, text),
+                other => push(&mut line, name, &other.to_string()),
+            }
+        }
+        line.push('\n');
+        line
+    }
+
+    /// `{"level":"info","msg":"…","time":"…"}`, and the line feed.
+    pub(super) fn json(&self) -> String {
+        let own = [
+            ("level", json!(word(self.level))),
+            ("msg", json!(self.message)),
+            ("time", json!(self.time())),
+        ];
+        let mut line = self.fields.clone();
+        line.extend(own.map(|(name, value)| (name.to_owned(), value)));
+        format!("{}\n", json!(line))
+    }
+
+    /// The time as Go's RFC 3339 has it, to the second.
+    fn time(&self) -> String {
+        self.time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+    }
+}
+
+fn word(level: Level) -> &'static str {
+    match level {
+        Level::ERROR => "error",
+        Level::WARN => "warning",
+        Level::INFO => "info",
+        Level::DEBUG => "debug",
+        Level::TRACE => "trace",
+    }
+}
+
+fn push(line: &mut String, name: &str, value: &str) {
+    line.push(' ');
+    line.push_str(name);
+    line.push('=');
+    let is_plain = |b: u8| b.is_ascii_alphanumeric() || b"-._/@^+".contains(&b);
+    if value.bytes().all(is_plain) {
+        line.push_str(value);
+    } else {
+        quote(line, value);
+    }
+}
+
+/// A text in quotes, in one line of harmless characters, as Go's `%q`.
+fn quote(line: &mut String, text: &str) {
+    line.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => line.push_str("\\\""),
+            '\\' => line.push_str("\\\\"),
+            '\n' => line.push_str("\\n"),
+            '\r' => line.push_str("\\r"),
+            '\t' => line.push_str("\\t"),
+            // Writing to a String cannot fail.
+            c if c.is_ascii_control() => drop(write!(line, "\\x{:02x}", u32::from(c))),
+            c if c.is_control() => drop(write!(line, "\\u{:04x}", u32::from(c))),
+            c => line.push(c),
+        }
+    }
+    line.push('"');
+}
+
+/// Collects what an event or span says.
+#[derive(Debug, Default)]
+pub(super) struct Collector {
+    pub(super) message: String,
+    pub(super) fields: Fields,
+}
+
+impl Collector {
+    fn add(&mut self, field: &Field, value: Value) {
+        match (field.name(), value) {
+            ("message", Value::String(text)) => self.message = text,
+            // What a plugin said beside its message comes as one text of JSON.
+            ("fields", Value::String(text)) => self.add_all(&text),
+            (name, value) => drop(self.fields.insert(free(name), value)),
+        }
+    }
+
+    fn add_all(&mut self, json: &str) {
+        if let Ok(Value::Object(all)) = serde_json::from_str(json) {
+            for (name, value) in all {
+                self.fields.insert(free(&name), value);
+            }
+        }
+    }
+}
+
+/// The name that a field gets.
+fn free(name: &str) -> String {
+    // What a plugin calls its fields is its own business, but a line must stay one.
+    let word = |c: char| if c.is_alphanumeric() || "-._/@".contains(c) { c } else { '_' };
+    let name: String = name.chars().take(100).map(word).collect();
+    if RESERVED.contains(&name.as_str()) { format!("fields.{name}") } else { name }
+}
+
+/// Cuts a text to what fits.
+fn cut(text: &str) -> String {
+    if text.len() <= MAX {
+        return text.to_owned();
+    }
+    format!("{}…", &text[..text.floor_char_boundary(MAX)])
+}
+
+impl Visit for Collector {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.add(field, Value::String(cut(&format!("{value:?}"))));
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.add(field, Value::String(cut(value)));
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.add(field, json!(value));
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.add(field, json!(value));
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.add(field, json!(value));
+    }
+
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.add(field, json!(value));
+    }
+}

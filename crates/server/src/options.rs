@@ -1,0 +1,97 @@
+//! What a server is told.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bowline_engine::restore::order::Priorities;
+
+use crate::log;
+
+/// What a server is told. The defaults are those of `bowline server`, which are Velero's where it
+/// has the same flag and nothing speaks against them.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The namespace whose resources are worked on.
+    pub namespace: String,
+    /// The folder that plugins are looked for in.
+    pub plugin_dir: PathBuf,
+    /// What every plugin gets as arguments: those of the server, word for word.
+    pub plugin_arguments: Vec<OsString>,
+    /// What `filesystem` locations lie below; without it there are none.
+    pub filesystem_root: Option<PathBuf>,
+    /// Where downloads from `filesystem` locations are served; port 0 means a free one.
+    pub download_address: SocketAddr,
+    /// The address under which clients reach that, if it is another: `https://host/path`.
+    pub download_url: Option<String>,
+    /// Where private files may lie while the server runs.
+    pub scratch_dir: PathBuf,
+    /// How many backups run at a time.
+    pub concurrent_backups: usize,
+    /// How many blocks of items one backup works on at a time.
+    pub item_block_worker_count: usize,
+    /// How many objects the API server is asked for at once; zero means all.
+    pub client_page_size: u32,
+    /// How long a backup is kept that does not say.
+    pub default_backup_ttl: Duration,
+    /// The location of a backup that names none, if no location is marked as the default.
+    pub default_backup_storage_location: String,
+    /// How long an operation of a plugin may take if the backup or restore does not say.
+    pub default_item_operation_timeout: Duration,
+    /// Whether pod volumes are copied file by file if the backup does not say.
+    pub default_volumes_to_fs_backup: bool,
+    /// Whether the data of snapshots is moved into the location if the backup does not say.
+    pub default_snapshot_move_data: bool,
+    /// For each provider the VolumeSnapshotLocation to use where there are several.
+    pub default_volume_snapshot_locations: BTreeMap<String, String>,
+    /// The label that groups volumes whose snapshots are taken together.
+    pub volume_group_snapshot_label_key: String,
+    /// How often backups of a location are brought into the cluster if it does not say; zero means
+    /// never.
+    pub backup_sync_period: Duration,
+    /// How often a location is checked if it does not say; zero means once.
+    pub store_validation_frequency: Duration,
+    /// How long to wait for something in the cluster to become as it should be.
+    pub resource_timeout: Duration,
+    /// How long to wait for something in the cluster to go away.
+    pub terminating_resource_timeout: Duration,
+    /// Which kinds are restored first and which last.
+    pub restore_resource_priorities: Priorities,
+    /// Whether locations may name addresses that only this machine or its cloud answers.
+    pub allow_link_local_s3: bool,
+    /// What is logged, and how.
+    pub log: log::Options,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            namespace: bowline_api::DEFAULT_NAMESPACE.to_owned(),
+            plugin_dir: PathBuf::from("/plugins"),
+            plugin_arguments: Vec::new(),
+            filesystem_root: None,
+            download_address: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            download_url: None,
+            scratch_dir: std::env::temp_dir(),
+            concurrent_backups: 4,
+            item_block_worker_count: 4,
+            client_page_size: 500,
+            default_backup_ttl: Duration::from_hours(720),
+            default_backup_storage_location: "default".to_owned(),
+            default_item_operation_timeout: Duration::from_hours(4),
+            default_volumes_to_fs_backup: false,
+            default_snapshot_move_data: false,
+            default_volume_snapshot_locations: BTreeMap::new(),
+            volume_group_snapshot_label_key: bowline_api::label::VOLUME_GROUP.to_owned(),
+            backup_sync_period: Duration::from_mins(1),
+            store_validation_frequency: Duration::from_mins(1),
+            resource_timeout: Duration::from_mins(10),
+            terminating_resource_timeout: Duration::from_mins(10),
+            restore_resource_priorities: Priorities::default(),
+            allow_link_local_s3: false,
+            log: log::Options::default(),
+        }
+    }
+}

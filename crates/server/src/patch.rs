@@ -1,0 +1,154 @@
+//! Small changes to objects in the cluster.
+//!
+//! All of them are merge patches: what a patch does not name stays as it is, whoever wrote it. The
+//! kinds of Velero have no status subresource, so status is patched as any other field.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::{Api, Resource};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+/// Who owns the fields that the server writes.
+pub const FIELD_MANAGER: &str = "bowline";
+
+/// Changes an object. With a resource version it is changed only if nobody else changed it since;
+/// see [`is_conflict`].
+pub async fn patch<K>(
+    api: &Api<K>,
+    name: &str,
+    resource_version: Option<&str>,
+    mut change: Value,
+) -> kube::Result<K>
+where
+    K: Resource + Clone + DeserializeOwned + std::fmt::Debug,
+{
+    if let Some(version) = resource_version {
+        change["metadata"]["resourceVersion"] = json!(version);
+    }
+    let params =
+        PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+    api.patch(name, &params, &Patch::Merge(change)).await
+}
+
+/// Changes fields of an object's status; `null` removes one. See [`patch`].
+pub async fn patch_status<K>(
+    api: &Api<K>,
+    name: &str,
+    resource_version: Option<&str>,
+    status: Value,
+) -> kube::Result<K>
+where
+    K: Resource + Clone + DeserializeOwned + std::fmt::Debug,
+{
+    patch(api, name, resource_version, json!({ "status": status })).await
+}
+
+/// Changes fields of the status of this very object. None if it is gone, or another has its name by
+/// now.
+pub async fn patch_status_of<K>(api: &Api<K>, object: &K, status: Value) -> kube::Result<Option<K>>
+where
+    K: Resource + Clone + DeserializeOwned + std::fmt::Debug,
+{
+    let (name, uid) = (object.meta().name.as_deref().unwrap_or_default(), &object.meta().uid);
+    let change = json!({ "metadata": { "uid": uid }, "status": status });
+    let error = match patch(api, name, None, change).await {
+        Ok(changed) => return Ok(Some(changed)),
+        Err(error) if is_missing(&error) => return Ok(None),
+        Err(error) => error,
+    };
+    // API servers have more than one way to say that the uid is another.
+    if matches!(&error, kube::Error::Api(status) if [409, 422].contains(&status.code)) {
+        let found = api.get_opt(name).await?;
+        if found.is_none_or(|found| found.meta().uid != *uid) {
+            return Ok(None);
+        }
+    }
+    Err(error)
+}
+
+/// Deletes this very object, as it was read. One that is gone already, or is another by now, is no
+/// error; one that changed since is a conflict.
+pub async fn delete<K>(api: &Api<K>, object: &K) -> kube::Result<()>
+where
+    K: Resource + Clone + DeserializeOwned + std::fmt::Debug,
+{
+    let meta = object.meta();
+    let preconditions =
+        Preconditions { uid: meta.uid.clone(), resource_version: meta.resource_version.clone() };
+    let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+    match api.delete(meta.name.as_deref().unwrap_or_default(), &params).await {
+        Ok(_) => Ok(()),
+        Err(error) if is_missing(&error) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// How objects are created.
+pub fn post_params() -> PostParams {
+    PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() }
+}
+
+/// Whether somebody else changed the object meanwhile.
+pub fn is_conflict(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 409 && status.reason == "Conflict")
+}
+
+/// Whether there is an object of this name already.
+pub fn is_taken(error: &kube::Error) -> bool {
+    matches!(
+        error,
+        kube::Error::Api(status) if status.code == 409 && status.reason == "AlreadyExists"
+    )
+}
+
+/// Whether there is no such object, or no such kind.
+pub fn is_missing(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 404)
+}
+
+/// Whether the answer will be the same the next time, if nobody changes anything: the API server was
+/// there, and did not like the request.
+pub fn is_refused(error: &kube::Error) -> bool {
+    // Who is asking may be known again soon; the others ask for patience.
+    let may_pass = [401, 408, 409, 429];
+    matches!(
+        error,
+        kube::Error::Api(status)
+            if (400..500).contains(&status.code) && !may_pass.contains(&status.code)
+    )
+}
+
+/// Whether the server may not do that.
+pub fn is_forbidden(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 403)
+}
+
+/// A time as Velero writes it: to the second.
+pub fn to_the_second(time: Timestamp) -> Time {
+    Time(Timestamp::from_second(time.as_second()).unwrap_or(time))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_answer_that_stays_the_same_is_a_refusal() {
+        for (code, expected) in [
+            (400, true),
+            (401, false),
+            (403, true),
+            (404, true),
+            (409, false),
+            (429, false),
+            (500, false),
+            (503, false),
+        ] {
+            let mut status = kube::core::Status::failure("no", "reason");
+            status.code = code;
+            assert_eq!(is_refused(&kube::Error::Api(Box::new(status))), expected, "{code}");
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! Checks the cluster, starts everything side by side, and ends it in order.
+
+use std::io::{self, Read as _};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bowline_plugin_host::Host;
+use bowline_store::backend::{BuiltIn, filesystem, s3};
+use bowline_store::download::SigningKey;
+use kube::core::NamespaceResourceScope;
+use kube::{Api, Client, Resource};
+use tokio_util::sync::CancellationToken;
+
+use crate::controllers::{
+    backup, backup_queue, backup_storage_location, backup_sync, download_request, restore,
+};
+use crate::crew::Crew;
+use crate::locations::Locations;
+use crate::runs::Runs;
+use crate::{Options, check, download, watch};
+
+/// How long controllers may take to end once they are asked to. A backup that is stopped still lets
+/// its hooks end, 30 seconds each unless they say otherwise, and runs those that thaw: an application
+/// must not be left frozen. A pod has 30 seconds in all unless its `terminationGracePeriodSeconds`
+/// says more; with the limits below, 60 are enough.
+const CONTROLLERS_LIMIT: Duration = Duration::from_secs(45);
+/// How long downloads under way may take after that.
+const DOWNLOADS_LIMIT: Duration = Duration::from_secs(5);
+/// How long plugin processes may take after that.
+const PLUGINS_LIMIT: Duration = Duration::from_secs(5);
+
+/// What every controller works with.
+pub struct Context {
+    /// The cluster.
+    pub client: Client,
+    /// What the server was told.
+    pub options: Options,
+    /// The stores of storage locations.
+    pub locations: Locations,
+    /// The plugins.
+    pub host: Arc<Host>,
+    /// Cancelled when the server is to end: begin nothing new, end what is under way soon.
+    pub stop: CancellationToken,
+    /// What this process runs.
+    pub(crate) runs: Arc<Runs>,
+}
+
+impl Context {
+    /// The objects of a kind in the server's namespace.
+    pub fn api<K>(&self) -> Api<K>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+    {
+        Api::namespaced(self.client.clone(), &self.options.namespace)
+    }
+}
+
+/// Why a server cannot start, or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The namespace is missing.
+    #[error("the namespace `{0}` does not exist: create it, or name another with `--namespace`")]
+    NoNamespace(String),
+    /// Kinds are missing.
+    #[error("{0} are not installed in the cluster: run `bowline install --crds-only`")]
+    NoDefinitions(String),
+    /// The cluster does not answer, or refuses.
+    #[error("cannot {action}; is the cluster reachable, and are the credentials right?")]
+    Cluster {
+        /// What was to be done.
+        action: &'static str,
+        /// Why it could not be.
+        source: kube::Error,
+    },
+    /// A folder cannot be used.
+    #[error("cannot use the folder {}", path.display())]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// There is no randomness.
+    #[error("cannot get random bytes from the system")]
+    Random(#[source] io::Error),
+    /// Downloads cannot be served.
+    #[error(transparent)]
+    Download(#[from] download::Error),
+    /// A watch ended.
+    #[error(transparent)]
+    Watch(#[from] watch::Ended),
+    /// A part of the server failed.
+    #[error("`{name}` failed")]
+    Task {
+        /// Which part.
+        name: &'static str,
+        /// Why.
+        source: Box<Error>,
+    },
+    /// A part of the server panicked.
+    #[error("`{0}` panicked: this is a bug; the log has the details")]
+    Panicked(&'static str),
+    /// A part of the server ended.
+    #[error("`{0}` ended by itself: this is a bug")]
+    Ended(&'static str),
+}
+
+impl Error {
+    pub(crate) fn unreachable(action: &'static str, source: kube::Error) -> Self {
+        Self::Cluster { action, source }
+    }
+}
+
+/// Runs a server until it is asked to end, or cannot go on.
+///
+/// The client should have timeouts; the server adds none to its calls.
+pub async fn run(
+    client: Client,
+    options: Options,
+    until: impl Future<Output = ()>,
+) -> Result<(), Error> {
+    let mut until = std::pin::pin!(until);
+    let server = tokio::select! {
+        server = Server::start(client, options) => server?,
+        () = &mut until => return Ok(()),
+    };
+    server.run(until).await
+}
+
+/// A server with everything under way.
+struct Server {
+    context: Arc<Context>,
+    controllers: Crew,
+    downloads: Crew,
+    stop_downloads: CancellationToken,
+}
+
+impl Server {
+    async fn start(client: Client, options: Options) -> Result<Self, Error> {
+        check::namespace(&client, &options.namespace).await?;
+        check::definitions(&client).await?;
+        let stop_downloads = CancellationToken::new();
+        let mut downloads = Crew::default();
+        let filesystem = match &options.filesystem_root {
+            None => None,
+            Some(root) => {
+                let key = SigningKey::new(&random::<32>()?).map_err(download::Error::Key)?;
+                let server =
+                    download::Server::bind(&options.download_address, root.clone(), key).await?;
+                let files = server.options(options.download_url.as_deref())?;
+                downloads.start("downloads", {
+                    let stop = stop_downloads.clone();
+                    async move {
+                        server.run(stop).await;
+                        Ok(())
+                    }
+                });
+                Some(files)
+            }
+        };
+        let context = Arc::new(Self::context(client, options, filesystem).await?);
+        let mut controllers = Crew::default();
+        let work = |context: &Arc<Context>| Arc::clone(context);
+        controllers.start("backup-queue", backup_queue::run(work(&context)));
+        controllers.start("backup", backup::run(work(&context)));
+        controllers.start("restore", restore::run(work(&context)));
+        controllers.start("backup-storage-location", backup_storage_location::run(work(&context)));
+        controllers.start("backup-sync", backup_sync::run(work(&context)));
+        controllers.start("download-request", download_request::run(work(&context)));
+        Ok(Self { context, controllers, downloads, stop_downloads })
+    }
+
+    async fn context(
+        client: Client,
+        options: Options,
+        filesystem: Option<filesystem::Options>,
+    ) -> Result<Context, Error> {
+        let host = bowline_plugin_host::Options {
+            plugin_dir: options.plugin_dir.clone(),
+            arguments: options.plugin_arguments.clone(),
+            ..bowline_plugin_host::Options::default()
+        };
+        let host = Arc::new(Host::discover(host).await);
+        for plugin in host.registry().plugins() {
+            tracing::info!(kind = %plugin.kind, name = %plugin.name, "found a plugin");
+        }
+        let s3 = s3::Options {
+            allow_link_local: options.allow_link_local_s3,
+            environment: s3::Environment::of_this_process(),
+            ..s3::Options::default()
+        };
+        let built_in = BuiltIn { filesystem, s3 };
+        let unusable = |source| Error::Folder { path: options.scratch_dir.clone(), source };
+        let locations = Locations::new(
+            client.clone(),
+            &options.namespace,
+            Arc::clone(&host),
+            built_in,
+            &options.scratch_dir,
+        )
+        .map_err(unusable)?;
+        let (stop, runs) = (CancellationToken::new(), Arc::default());
+        Ok(Context { client, options, locations, host, stop, runs })
+    }
+
+    async fn run(mut self, until: impl Future<Output = ()>) -> Result<(), Error> {
+        tracing::info!(namespace = self.context.options.namespace, "the server is up");
+        let outcome = tokio::select! {
+            () = until => Ok(()),
+            error = self.controllers.first_end() => Err(error),
+            error = self.downloads.first_end() => Err(error),
+        };
+        tracing::info!("the server ends");
+        self.end().await;
+        outcome
+    }
+
+    /// Controllers first, since they use the rest; plugin processes last.
+    async fn end(self) {
+        self.context.stop.cancel();
+        let runs = Arc::clone(&self.context.runs);
+        self.controllers.end(CONTROLLERS_LIMIT, move || runs.names()).await;
+        self.stop_downloads.cancel();
+        self.downloads.end(DOWNLOADS_LIMIT, Vec::new).await;
+        let host = Arc::clone(&self.context.host);
+        // It holds the host, and handles to its processes.
+        drop(self.context);
+        let Some(host) = Arc::into_inner(host) else {
+            tracing::warn!("plugins are still in use, so their processes are killed");
+            return;
+        };
+        if tokio::time::timeout(PLUGINS_LIMIT, host.shut_down()).await.is_err() {
+            tracing::warn!("plugins did not end in time, so their processes are killed");
+        }
+    }
+}
+
+/// Bytes that nobody can guess.
+pub(crate) fn random<const N: usize>() -> Result<[u8; N], Error> {
+    let mut bytes = [0; N];
+    let read = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
+    read.map(|()| bytes).map_err(Error::Random)
+}

@@ -1,0 +1,327 @@
+//! From changes of objects to work on them.
+//!
+//! ```no_run
+//! # use bowline_server::watch::{Next, Watch};
+//! # use std::{convert::Infallible, sync::Arc, time::Duration};
+//! # async fn example(api: kube::Api<bowline_api::Backup>, stop: tokio_util::sync::CancellationToken)
+//! # -> Result<(), bowline_server::watch::Ended> {
+//! let watch = Watch::new(api).concurrency(4).resync(Duration::from_mins(5));
+//! let all = watch.store();
+//! watch
+//!     .run(&stop, move |backup| {
+//!         let all = all.clone();
+//!         async move {
+//!             let _ = (backup, all.state());
+//!             Ok::<_, Infallible>(Next::Again(Duration::from_secs(10)))
+//!         }
+//!     })
+//!     .await
+//! # }
+//! ```
+//!
+//! # Guarantees
+//! - One object is worked on by one call at a time; changes meanwhile lead to one more call after.
+//! - At most [`Watch::concurrency`] calls at a time.
+//! - A call that fails is told in the log and tried again, later each time, up to a minute. Somebody
+//!   else's change in between ([`patch::is_conflict`]) is not told, and tried again at once.
+//! - A watch that breaks is begun anew, with backoff; nothing is missed, since it begins with a list.
+//! - When asked to stop, no call is begun any more, and [`Watch::run`] returns when those under way
+//!   have ended. Dropping it ends them where they wait.
+//!
+//! # Caveats
+//! - The object, and what is in [`Watch::store`], may be older than what the caller wrote a moment
+//!   ago. A decision that must not be taken twice needs a patch with the resource version.
+//! - A panic in a call is a panic of [`Watch::run`].
+//! - Deleted objects are not worked on.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::error::Error;
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::{Stream, StreamExt as _, stream};
+use kube::runtime::controller::{Action, Config, Error as ControllerError};
+use kube::runtime::reflector::{ObjectRef, Store};
+use kube::runtime::{Controller, watcher};
+use kube::{Api, Resource, ResourceExt as _};
+use serde::de::DeserializeOwned;
+use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
+
+use crate::patch;
+use crate::story::one_line;
+
+/// The first pause after a failure, and after a conflict.
+const AFTER_FAILURE: Duration = Duration::from_secs(1);
+const AFTER_CONFLICT: Duration = Duration::from_millis(50);
+/// The longest pause.
+const LONGEST: Duration = Duration::from_mins(1);
+/// How many failing objects are remembered before those that are gone are forgotten.
+const REMEMBERED: usize = 1000;
+
+/// When an object is worked on next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// When it changes.
+    Done,
+    /// After this long, or when it changes.
+    Again(Duration),
+}
+
+/// A watch that ended without being asked to.
+#[derive(Debug, thiserror::Error)]
+#[error("the watch of {kind} ended by itself: {reason}")]
+pub struct Ended {
+    kind: String,
+    reason: String,
+}
+
+/// Objects of one kind that are watched and worked on.
+pub struct Watch<K>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + 'static,
+{
+    controller: Controller<K>,
+    concurrency: u16,
+}
+
+impl<K> Watch<K>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+{
+    /// Watches all objects that an API has.
+    pub fn new(api: Api<K>) -> Self {
+        Self::with_config(api, watcher::Config::default())
+    }
+
+    /// Watches some objects that an API has.
+    pub fn with_config(api: Api<K>, config: watcher::Config) -> Self {
+        Self { controller: Controller::new(api, config), concurrency: 1 }
+    }
+
+    /// How many objects are worked on at a time; one if not said.
+    #[must_use]
+    pub fn concurrency(self, concurrency: u16) -> Self {
+        // Zero would mean no limit.
+        Self { concurrency: concurrency.max(1), ..self }
+    }
+
+    /// Works on all objects each time this long has passed, changed or not.
+    #[must_use]
+    pub fn resync(self, every: Duration) -> Self {
+        let ticks = stream::unfold((), move |()| async move {
+            tokio::time::sleep(every).await;
+            Some(((), ()))
+        });
+        self.all_on(ticks)
+    }
+
+    /// Works on all objects each time the stream yields.
+    #[must_use]
+    pub fn all_on(self, trigger: impl Stream<Item = ()> + Send + 'static) -> Self {
+        Self { controller: self.controller.reconcile_all_on(trigger), ..self }
+    }
+
+    /// All objects, as far as the watch knows. Filled by [`Self::run`], before any work begins.
+    pub fn store(&self) -> Store<K> {
+        self.controller.store()
+    }
+
+    /// Works on the objects until asked to stop.
+    pub async fn run<W, F, E>(self, stop: &CancellationToken, work: W) -> Result<(), Ended>
+    where
+        W: Fn(Arc<K>) -> F + Send + Sync + 'static,
+        F: Future<Output = Result<Next, E>> + Send + 'static,
+        E: Error + Send + Sync + 'static,
+    {
+        let kind = K::kind(&()).into_owned();
+        let ended = |reason: String| Ended { kind: kind.clone(), reason };
+        let (store, filled) = (self.store(), self.store());
+        let failures = Arc::new(Failures::default());
+        let reconcile = move |object: Arc<K>, _: Arc<()>| {
+            let span =
+                tracing::info_span!("object", kind = %K::kind(&()), name = object.name_any());
+            let (failures, store) = (Arc::clone(&failures), store.clone());
+            let working = work(Arc::clone(&object));
+            let call = async move {
+                let outcome = working.await;
+                Ok::<_, Infallible>(action(
+                    outcome,
+                    &ObjectRef::from_obj(&*object),
+                    &failures,
+                    &store,
+                ))
+            };
+            call.instrument(span)
+        };
+        let calls = self
+            .controller
+            .with_config(Config::default().concurrency(self.concurrency))
+            .graceful_shutdown_on(stop.clone().cancelled_owned())
+            .run(reconcile, |_, never: &Infallible, _| match *never {}, Arc::new(()));
+        let mut calls = std::pin::pin!(calls);
+        let mut too_early = std::pin::pin!(stopped_before_ready(&filled, stop));
+        loop {
+            let call = tokio::select! {
+                biased;
+                call = calls.next() => call,
+                () = &mut too_early => return Ok(()),
+            };
+            let Some(call) = call else { break };
+            match call {
+                Err(ControllerError::QueueError(error)) => {
+                    tracing::warn!(kind, error = one_line(&error), "cannot watch, trying again");
+                }
+                Err(ControllerError::RunnerError(error)) if !stop.is_cancelled() => {
+                    return Err(ended(error.to_string()));
+                }
+                Err(ControllerError::ReconcilerFailed(never, _)) => match never {},
+                // Worked on, or gone meanwhile, or a watch that ends as it should.
+                Ok(_)
+                | Err(ControllerError::ObjectNotFound(_) | ControllerError::RunnerError(_)) => {}
+            }
+        }
+        if stop.is_cancelled() { Ok(()) } else { Err(ended("there is no reason".to_owned())) }
+    }
+}
+
+/// Waits until asked to stop, if that is before the first list has come. The controller would wait
+/// for that list then, and not ask for it any more.
+async fn stopped_before_ready<K>(store: &Store<K>, stop: &CancellationToken)
+where
+    K: Resource<DynamicType = ()> + Clone + 'static,
+{
+    tokio::select! {
+        biased;
+        _ = store.wait_until_ready() => std::future::pending().await,
+        () = stop.cancelled() => {}
+    }
+}
+
+/// What follows from the outcome of a call.
+fn action<K, E>(
+    outcome: Result<Next, E>,
+    object: &ObjectRef<K>,
+    failures: &Failures<K>,
+    store: &Store<K>,
+) -> Action
+where
+    K: Resource<DynamicType = ()> + Clone + 'static,
+    E: Error + 'static,
+{
+    match outcome {
+        Ok(next) => {
+            failures.forget(object);
+            match next {
+                Next::Done => Action::await_change(),
+                Next::Again(after) => Action::requeue(after),
+            }
+        }
+        Err(error) => {
+            let is_conflict = has_conflict(&error);
+            let count = failures.count(object, store);
+            let pause = pause(if is_conflict { AFTER_CONFLICT } else { AFTER_FAILURE }, count);
+            if !is_conflict {
+                let seconds = pause.as_secs();
+                tracing::warn!(error = one_line(&error), "failed, trying again in {seconds} s");
+            }
+            Action::requeue(pause)
+        }
+    }
+}
+
+/// How long to wait after so many failures one after the other.
+fn pause(first: Duration, failures: u32) -> Duration {
+    first.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(LONGEST)
+}
+
+/// Whether a conflict is among the causes of an error.
+fn has_conflict(error: &(dyn Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(cause) = next {
+        if cause.downcast_ref::<kube::Error>().is_some_and(patch::is_conflict) {
+            return true;
+        }
+        next = cause.source();
+    }
+    false
+}
+
+/// How often the work on each object failed, since it last did not.
+struct Failures<K: Resource<DynamicType = ()>>(Mutex<HashMap<ObjectRef<K>, u32>>);
+
+impl<K: Resource<DynamicType = ()>> Default for Failures<K> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<K: Resource<DynamicType = ()> + Clone + 'static> Failures<K> {
+    /// Counts one more.
+    fn count(&self, object: &ObjectRef<K>, store: &Store<K>) -> u32 {
+        let mut failures = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if failures.len() >= REMEMBERED {
+            failures.retain(|object, _| store.get(object).is_some());
+        }
+        let count = failures.entry(object.clone()).or_default();
+        *count = count.saturating_add(1);
+        *count
+    }
+
+    fn forget(&self, object: &ObjectRef<K>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(object);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("it failed")]
+    struct Failed(#[source] kube::Error);
+
+    fn failed(code: u16, reason: &str) -> Failed {
+        let mut status = kube::core::Status::failure("no", reason);
+        status.code = code;
+        Failed(kube::Error::Api(Box::new(status)))
+    }
+
+    #[test]
+    fn each_failure_is_followed_by_a_longer_pause_up_to_a_minute() {
+        let seconds = |failures| pause(AFTER_FAILURE, failures).as_secs();
+        assert_eq!([1, 2, 3, 6, 7, 100, u32::MAX].map(seconds), [1, 2, 4, 32, 60, 60, 60]);
+        assert_eq!(pause(AFTER_CONFLICT, 1), AFTER_CONFLICT);
+    }
+
+    #[test]
+    fn a_conflict_is_found_among_the_causes() {
+        assert!(has_conflict(&failed(409, "Conflict")));
+        assert!(!has_conflict(&failed(409, "AlreadyExists")));
+        assert!(!has_conflict(&failed(404, "NotFound")));
+    }
+
+    #[test]
+    fn failures_are_counted_for_each_object_until_it_succeeds() {
+        let (store, _writer) = kube::runtime::reflector::store::<bowline_api::Backup>();
+        let failures = Failures::default();
+        let [a, b] = ["a", "b"].map(|name| ObjectRef::new(name).within("velero"));
+        let counts = [&a, &a, &b, &a].map(|object| failures.count(object, &store));
+        assert_eq!(counts, [1, 2, 1, 3]);
+        let done = action(Ok::<_, Failed>(Next::Done), &a, &failures, &store);
+        assert_eq!(done, Action::await_change());
+        assert_eq!(failures.count(&a, &store), 1);
+    }
+
+    #[test]
+    fn objects_that_are_gone_are_not_remembered_for_ever() {
+        let (store, _writer) = kube::runtime::reflector::store::<bowline_api::Backup>();
+        let failures = Failures::default();
+        for number in 0..3 * REMEMBERED {
+            failures.count(&ObjectRef::new(&number.to_string()), &store);
+        }
+        assert!(failures.0.lock().unwrap().len() <= REMEMBERED);
+    }
+}

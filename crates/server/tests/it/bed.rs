@@ -1,0 +1,371 @@
+//! One control plane and one S3 server for all tests of this binary; for each test a namespace of
+//! its own, with a server at work in it.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use bowline_api::location::LocationPhase;
+use bowline_api::{BackupStorageLocation, crds};
+use bowline_server::{Error, Options, log};
+use bowline_store::backend::{self, BuiltIn, filesystem};
+use bowline_store::{BackupStore, Prefix};
+use bowline_testbed::apply::apply;
+use bowline_testbed::{Bed, ControlPlane, S3, fixture, kubeconfig, s3};
+use k8s_openapi::api::core::v1::{Namespace, Secret};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::core::NamespaceResourceScope;
+use kube::{Api, Client, Resource};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// How long anything may take. The machine may be compiling beside us.
+const LIMIT: Duration = Duration::from_mins(2);
+/// Set to anything, the logs of all servers are shown.
+const SHOW_LOG: &str = "BOWLINE_TEST_LOG";
+
+/// What the tests share. It is never dropped: everything ends with this process.
+pub(crate) struct Shared {
+    pub(crate) s3: S3,
+    plane: ControlPlane,
+}
+
+/// The shared control plane and S3 server, started by whoever asks first.
+pub(crate) fn shared() -> &'static Shared {
+    static SHARED: OnceLock<Shared> = OnceLock::new();
+    SHARED.get_or_init(|| {
+        // What starts them must outlive the runtime of the test that asks.
+        let start = || {
+            let runtime = tokio::runtime::Runtime::new().unwrap();
+            let shared = runtime.block_on(Shared::start());
+            std::mem::forget(runtime);
+            shared
+        };
+        std::thread::spawn(start).join().unwrap()
+    })
+}
+
+/// Lets servers of this process log, and so the runs of theirs.
+pub(crate) fn listen() {
+    static LISTENING: OnceLock<()> = OnceLock::new();
+    LISTENING.get_or_init(|| {
+        let options = log::Options { level: "debug".parse().unwrap(), ..Default::default() };
+        let out: Box<dyn Write + Send> = match std::env::var_os(SHOW_LOG) {
+            Some(_) => Box::new(std::io::stderr()),
+            None => Box::new(std::io::sink()),
+        };
+        tracing::subscriber::set_global_default(log::subscriber(options, out)).unwrap();
+    });
+}
+
+impl Shared {
+    async fn start() -> Self {
+        listen();
+        let bed = Bed::new().unwrap();
+        let (plane, s3) = tokio::join!(
+            ControlPlane::start(&bed, bowline_testbed::Options::default()),
+            S3::start(&bed)
+        );
+        let shared = Self { s3: s3.unwrap(), plane: plane.unwrap() };
+        let client = shared.client().await;
+        for crd in crds::all() {
+            let mut crd = serde_json::to_value(crd).unwrap();
+            crd["apiVersion"] = json!("apiextensions.k8s.io/v1");
+            crd["kind"] = json!("CustomResourceDefinition");
+            apply(&client, crd).await.unwrap();
+        }
+        shared
+    }
+
+    /// A client for the runtime that asks; connections belong to a runtime.
+    pub(crate) async fn client(&self) -> Client {
+        kubeconfig::client(self.plane.kubeconfig()).await.unwrap()
+    }
+}
+
+/// A namespace with a server at work in it, and folders for both. The server ends with it.
+pub(crate) struct World {
+    pub(crate) client: Client,
+    pub(crate) namespace: String,
+    folder: tempfile::TempDir,
+    stop: CancellationToken,
+    server: Option<oneshot::Receiver<Result<(), Error>>>,
+}
+
+impl World {
+    /// A namespace, and a server that does things each second.
+    pub(crate) async fn start(name: &str) -> Self {
+        Self::start_with(name, |_| {}).await
+    }
+
+    /// The same, with other options.
+    pub(crate) async fn start_with(name: &str, change: impl FnOnce(&mut Options)) -> Self {
+        let mut world = Self::idle(name).await;
+        let mut options = world.options();
+        change(&mut options);
+        world.run(options);
+        world
+    }
+
+    /// A namespace without a server.
+    pub(crate) async fn idle(name: &str) -> Self {
+        let client = shared().client().await;
+        let namespaces: Api<Namespace> = Api::all(client.clone());
+        let namespace = json!({"metadata": {"name": name}});
+        let namespace = serde_json::from_value(namespace).unwrap();
+        namespaces.create(&PostParams::default(), &namespace).await.unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["plugins", "root", "scratch"] {
+            std::fs::create_dir(folder.path().join(name)).unwrap();
+        }
+        let stop = CancellationToken::new();
+        Self { client, namespace: name.to_owned(), folder, stop, server: None }
+    }
+
+    /// What a server for this namespace is told.
+    pub(crate) fn options(&self) -> Options {
+        Options {
+            namespace: self.namespace.clone(),
+            plugin_dir: self.path("plugins"),
+            filesystem_root: Some(self.path("root")),
+            scratch_dir: self.path("scratch"),
+            store_validation_frequency: Duration::from_secs(1),
+            backup_sync_period: Duration::from_secs(1),
+            ..Options::default()
+        }
+    }
+
+    /// Starts a server here, on a thread of its own as in a process of its own.
+    pub(crate) fn run(&mut self, options: Options) {
+        self.run_through(options, |client| client);
+    }
+
+    /// The same, with something between the server and the cluster.
+    pub(crate) fn run_through(
+        &mut self,
+        options: Options,
+        between: impl FnOnce(Client) -> Client + Send + 'static,
+    ) {
+        let (ended, server) = oneshot::channel();
+        let stop = self.stop.clone().cancelled_owned();
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Runtime::new().unwrap();
+            let server = async {
+                let client = between(shared().client().await);
+                bowline_server::run(client, options, stop).await
+            };
+            let outcome = runtime.block_on(server);
+            drop(runtime);
+            let _ = ended.send(outcome);
+        });
+        self.server = Some(server);
+    }
+
+    /// Lets servers of this world have the plugins of the fixture.
+    pub(crate) async fn install_fixture(&self) {
+        let plugin = fixture::rust_plugins().await.unwrap();
+        std::os::unix::fs::symlink(plugin, self.path("plugins").join("fixture")).unwrap();
+    }
+
+    /// A folder of this world: `plugins`, `root` or `scratch`.
+    pub(crate) fn path(&self, folder: &str) -> PathBuf {
+        self.folder.path().join(folder)
+    }
+
+    /// The objects of a kind in this namespace.
+    pub(crate) fn api<K>(&self) -> Api<K>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+    {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// Creates an object of which kind and namespace need not be said.
+    pub(crate) async fn create<K>(&self, object: Value) -> K
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+        K: Clone + Debug + Serialize + DeserializeOwned,
+    {
+        let mut object = object;
+        object["apiVersion"] = json!(K::api_version(&()));
+        object["kind"] = json!(K::kind(&()));
+        let object: K = serde_json::from_value(object).unwrap();
+        self.api().create(&PostParams::default(), &object).await.unwrap()
+    }
+
+    /// Changes an object.
+    pub(crate) async fn patch<K>(&self, name: &str, change: Value) -> K
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+        K: Clone + Debug + DeserializeOwned,
+    {
+        self.api().patch(name, &PatchParams::default(), &Patch::Merge(change)).await.unwrap()
+    }
+
+    /// Waits until an object is as it should be, and returns it.
+    pub(crate) async fn until<K>(&self, name: &str, condition: impl Fn(&K) -> bool) -> K
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+        K: Clone + Debug + DeserializeOwned,
+    {
+        let api = self.api::<K>();
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            let found = api.get_opt(name).await.unwrap();
+            match found {
+                Some(object) if condition(&object) => return object,
+                other => assert!(Instant::now() < deadline, "waited in vain for {name}: {other:?}"),
+            }
+            tokio::time::sleep(Duration::from_millis(25)).await;
+        }
+    }
+
+    /// Waits until an object is gone.
+    pub(crate) async fn until_gone<K>(&self, name: &str)
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+        K: Clone + Debug + DeserializeOwned,
+    {
+        let deadline = Instant::now() + LIMIT;
+        while self.api::<K>().get_opt(name).await.unwrap().is_some() {
+            assert!(Instant::now() < deadline, "{name} is still there");
+            tokio::time::sleep(Duration::from_millis(25)).await;
+        }
+    }
+
+    /// Deletes an object.
+    pub(crate) async fn delete<K>(&self, name: &str)
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+        K: Clone + Debug + DeserializeOwned,
+    {
+        self.api::<K>().delete(name, &DeleteParams::default()).await.unwrap();
+    }
+
+    /// A Secret with the right credentials for the S3 server.
+    pub(crate) async fn credentials(&self, secret: &str) {
+        let text = std::fs::read_to_string(shared().s3.credentials_file()).unwrap();
+        self.secret(secret, &text).await;
+    }
+
+    /// A Secret with any text under the key `cloud`, new or changed.
+    pub(crate) async fn secret(&self, name: &str, text: &str) {
+        let secret = json!({
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": name},
+            "stringData": {"cloud": text},
+        });
+        let api = self.api::<Secret>();
+        let params = PatchParams::apply("test").force();
+        api.patch(name, &params, &Patch::Apply(secret)).await.unwrap();
+    }
+
+    /// The bucket of an S3 location; no two tests share one.
+    pub(crate) fn bucket(&self, location: &str) -> String {
+        format!("{}-{location}", self.namespace)
+    }
+
+    /// The spec of a location on the S3 server, with its credentials in the Secret `s3`. The bucket
+    /// is not made.
+    pub(crate) fn s3_spec(&self, location: &str) -> Value {
+        json!({
+            "provider": "aws",
+            "objectStorage": {"bucket": self.bucket(location), "prefix": "p"},
+            "credential": {"name": "s3", "key": "cloud"},
+            "config": {
+                "region": s3::REGION, "s3ForcePathStyle": "true", "s3Url": shared().s3.url(),
+            },
+        })
+    }
+
+    /// A location with any spec.
+    pub(crate) async fn location(&self, name: &str, spec: Value) -> BackupStorageLocation {
+        self.create(json!({"metadata": {"name": name}, "spec": spec})).await
+    }
+
+    /// An S3 location that is available, and its store.
+    pub(crate) async fn s3_location(&self, name: &str) -> BackupStore {
+        self.credentials("s3").await;
+        shared().s3.create_bucket(&self.bucket(name)).unwrap();
+        self.location(name, self.s3_spec(name)).await;
+        self.until(name, is_available).await;
+        self.s3_store(name).await
+    }
+
+    /// A location in a folder that is available, and its store.
+    pub(crate) async fn filesystem_location(&self, name: &str) -> BackupStore {
+        let store = self.filesystem_store(name).await;
+        self.location(name, filesystem_spec(name)).await;
+        self.until(name, is_available).await;
+        store
+    }
+
+    /// A folder as a bucket, made now and opened beside the server.
+    pub(crate) async fn filesystem_store(&self, bucket: &str) -> BackupStore {
+        std::fs::create_dir(self.path("root").join(bucket)).unwrap();
+        let options = filesystem::Options { root: self.path("root"), downloads: None };
+        let built_in = BuiltIn { filesystem: Some(options), ..BuiltIn::default() };
+        let opened = backend::open("filesystem", &BTreeMap::default(), None, &built_in).await;
+        BackupStore::new(opened.unwrap(), bucket, &Prefix::default())
+    }
+
+    /// The store of an S3 location, opened beside the server.
+    pub(crate) async fn s3_store(&self, name: &str) -> BackupStore {
+        let location = json!({"metadata": {"name": name}, "spec": self.s3_spec(name)});
+        let location: BackupStorageLocation = serde_json::from_value(location).unwrap();
+        let credentials = shared().s3.credentials_file();
+        let config = backend::location_config(&location.spec, None, Some(credentials)).unwrap();
+        let opened = backend::open("aws", &config, None, &BuiltIn::default()).await.unwrap();
+        BackupStore::new(opened, self.bucket(name), &Prefix::new("p").unwrap())
+    }
+
+    /// Asks the server to end, and waits for it.
+    pub(crate) async fn end(&mut self) -> Result<(), Error> {
+        self.stop.cancel();
+        let server = self.server.take().expect("a server runs");
+        tokio::time::timeout(LIMIT, server).await.expect("the server ends in time").unwrap()
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.stop.cancel();
+        // It uses the folders, which go next. A server that hangs shows in another test.
+        if let Some(mut server) = self.server.take() {
+            let deadline = std::time::Instant::now() + LIMIT;
+            while let Err(oneshot::error::TryRecvError::Empty) = server.try_recv() {
+                if std::time::Instant::now() > deadline {
+                    return;
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+    }
+}
+
+/// The spec of a location in the folder `root`. The bucket is not made.
+pub(crate) fn filesystem_spec(bucket: &str) -> Value {
+    json!({"provider": "filesystem", "objectStorage": {"bucket": bucket}})
+}
+
+/// Whether a location was found to be usable.
+pub(crate) fn is_available(location: &BackupStorageLocation) -> bool {
+    phase(location) == Some(&LocationPhase::Available)
+}
+
+/// Whether a location was found to be unusable.
+pub(crate) fn is_unavailable(location: &BackupStorageLocation) -> bool {
+    phase(location) == Some(&LocationPhase::Unavailable)
+}
+
+fn phase(location: &BackupStorageLocation) -> Option<&LocationPhase> {
+    location.status.as_ref()?.phase.as_ref()
+}

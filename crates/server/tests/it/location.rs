@@ -1,0 +1,166 @@
+use std::os::unix::fs::symlink;
+
+use bowline_api::BackupStorageLocation;
+use bowline_testbed::fixture;
+use k8s_openapi::api::core::v1::Secret;
+use serde_json::{Value, json};
+
+use crate::bed::{World, filesystem_spec, is_available, is_unavailable, shared};
+
+fn message(location: &BackupStorageLocation) -> &str {
+    &location.status.as_ref().unwrap().message
+}
+
+#[tokio::test]
+async fn a_location_is_available_as_soon_as_its_bucket_is_there() {
+    let world = World::start("location-bucket").await;
+    world.credentials("s3").await;
+    world.location("l", world.s3_spec("l")).await;
+    let location = world.until("l", is_unavailable).await;
+    let expected = "BackupStorageLocation \"l\" is unavailable: ";
+    assert!(message(&location).starts_with(expected), "{location:?}");
+    assert!(message(&location).contains("does not exist: create it"), "{location:?}");
+
+    shared().s3.create_bucket(&world.bucket("l")).unwrap();
+    let location = world.until("l", is_available).await;
+    assert_eq!(message(&location), "");
+    assert!(location.status.unwrap().last_validation_time.is_some());
+}
+
+#[tokio::test]
+async fn credentials_are_read_anew_and_never_shown() {
+    let world = World::start("location-credentials").await;
+    shared().s3.create_bucket(&world.bucket("l")).unwrap();
+    let id = &shared().s3.credentials().access_key;
+    let wrong = format!("[default]\naws_access_key_id={id}\naws_secret_access_key=hunter2\n");
+    world.location("l", world.s3_spec("l")).await;
+    let location = world.until("l", is_unavailable).await;
+    assert!(message(&location).contains("there is no Secret `s3`"), "{location:?}");
+
+    world.secret("s3", &wrong).await;
+    let refused = |location: &BackupStorageLocation| message(location).contains("not accepted");
+    let location = world.until("l", refused).await;
+    assert!(!message(&location).contains("hunter2"), "{location:?}");
+
+    world.credentials("s3").await;
+    world.until("l", is_available).await;
+
+    world.delete::<Secret>("s3").await;
+    world.until("l", is_unavailable).await;
+}
+
+#[tokio::test]
+async fn a_mistake_in_a_location_is_told() {
+    let world = World::start("location-mistakes").await;
+    world.credentials("s3").await;
+    let change = |pointer: &str, value: Value| {
+        let mut spec = world.s3_spec("l");
+        *spec.pointer_mut(pointer).unwrap() = value;
+        spec
+    };
+    let certificates = json!({
+        "bucket": "b", "caCert": "eA==", "caCertRef": {"name": "s3", "key": "cloud"},
+    });
+    std::fs::create_dir_all(world.path("root").join("strange/elsewhere")).unwrap();
+    std::fs::write(world.path("root").join("strange/elsewhere/file"), "").unwrap();
+    for (name, spec, expected) in [
+        ("key", change("/credential/key", json!("other")), "the Secret `s3` has no key `other`"),
+        (
+            "provider",
+            change("/provider", json!("gcp")),
+            "no object store plugin for the provider `gcp`",
+        ),
+        ("certificates", change("/objectStorage", certificates), "both caCert and caCertRef"),
+        ("config", change("/config", json!({"credentialsFile": "/etc/passwd"})), "must not be set"),
+        ("address", change("/config/s3Url", json!("http://169.254.169.254")), "only if told so"),
+        ("missing", filesystem_spec("missing"), "missing"),
+        ("strange", filesystem_spec("strange"), "invalid top-level directories: [elsewhere]"),
+    ] {
+        world.location(name, spec).await;
+        let location = world.until(name, is_unavailable).await;
+        assert!(message(&location).contains(expected), "{name}: {location:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_location_is_checked_when_its_spec_changes_and_not_because_it_was_checked() {
+    let hour = std::time::Duration::from_hours(1);
+    let world = World::start_with("location-quiet", |options| {
+        options.store_validation_frequency = hour;
+        options.backup_sync_period = hour;
+    })
+    .await;
+    world.filesystem_location("quiet").await;
+    let synced = |location: &BackupStorageLocation| {
+        location.status.as_ref().is_some_and(|status| status.last_synced_time.is_some())
+    };
+    let quiet = world.until("quiet", synced).await;
+
+    // Meanwhile another one is checked again and again, each time because it changed.
+    world.location("loud", filesystem_spec("loud")).await;
+    world.until("loud", is_unavailable).await;
+    std::fs::create_dir(world.path("root").join("other")).unwrap();
+    for _ in 0..3 {
+        let spec = json!({"spec": {"objectStorage": {"bucket": "other"}}});
+        world.patch::<BackupStorageLocation>("loud", spec).await;
+        world.until("loud", is_available).await;
+        let spec = json!({"spec": {"objectStorage": {"bucket": "loud"}}});
+        world.patch::<BackupStorageLocation>("loud", spec).await;
+        world.until("loud", is_unavailable).await;
+    }
+    let after = world.until("quiet", is_available).await;
+    assert_eq!(after.metadata.resource_version, quiet.metadata.resource_version);
+}
+
+#[tokio::test]
+async fn there_is_one_default_and_the_server_names_it_if_nobody_does() {
+    let mut world = World::idle("location-default").await;
+    world.location("default", filesystem_spec("a")).await;
+    world.run(world.options());
+    let is_default = |location: &BackupStorageLocation| location.spec.default;
+    let default = world.until("default", is_default).await;
+
+    // Two that were created in the same second are told apart by their names.
+    let created = default.metadata.creation_timestamp.unwrap().0;
+    while jiff::Timestamp::now().as_second() <= created.as_second() {
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    let mut spec = filesystem_spec("b");
+    spec["default"] = json!(true);
+    world.location("newer", spec).await;
+    world.until("default", |location: &BackupStorageLocation| !location.spec.default).await;
+    assert!(world.until("newer", is_unavailable).await.spec.default);
+}
+
+#[tokio::test]
+async fn a_plugin_is_used_for_its_provider_and_gets_the_credentials_as_a_file() {
+    let mut world = World::idle("location-plugin").await;
+    let plugin = fixture::rust_plugins().await.unwrap();
+    symlink(plugin, world.path("plugins").join("fixture")).unwrap();
+    world.secret("s3", "hunter2").await;
+    world.run(world.options());
+    let mut spec = filesystem_spec("bucket");
+    spec["provider"] = json!("fixture.bowline.io/os");
+    spec["config"] = json!({"root": world.path("root")});
+    spec["credential"] = json!({"name": "s3", "key": "cloud"});
+    std::fs::create_dir(world.path("root").join("bucket")).unwrap();
+    world.location("l", spec).await;
+    world.until("l", is_available).await;
+    let [folder] = &entries(&world.path("scratch"))[..] else { panic!("one private folder") };
+    let [file] = &entries(folder)[..] else { panic!("one private file") };
+    assert_eq!(std::fs::read_to_string(file).unwrap(), "hunter2");
+
+    std::fs::create_dir_all(world.path("root").join("bucket/strange")).unwrap();
+    std::fs::write(world.path("root").join("bucket/strange/file"), "").unwrap();
+    world.until("l", is_unavailable).await;
+    world.delete::<BackupStorageLocation>("l").await;
+    // Whatever is looked at next, what belonged to it goes.
+    world.location("other", filesystem_spec("other")).await;
+    world.until("other", is_unavailable).await;
+    assert_eq!(entries(folder), Vec::<std::path::PathBuf>::new());
+    world.end().await.unwrap();
+}
+
+fn entries(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
+    std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect()
+}

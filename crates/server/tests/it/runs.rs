@@ -1,0 +1,334 @@
+//! What happens to runs when the world around them changes: deleted objects, other servers, an API
+//! server that does not answer, a bucket that does not say.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bowline_api::{Backup, BackupPhase, BackupStatus, Restore, RestorePhase};
+use bowline_store::BackupName;
+use bowline_testbed::apply::apply;
+use http::Method;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::ResourceExt as _;
+use kube::api::ListParams;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::backup::{application, is_over, pod, take};
+use crate::bed::{World, filesystem_spec, is_available};
+use crate::fault;
+
+/// A resource modifier that changes nothing here.
+const RULES: &str = "version: v1\nresourceModifierRules:\n- conditions:\n    groupResource: \
+                     configmaps\n    resourceNameRegex: ^none$\n  mergePatches:\n  - patchData: \
+                     |\n      data:\n        a: b\n";
+
+fn status(backup: &Backup) -> BackupStatus {
+    backup.status.clone().unwrap_or_default()
+}
+
+fn is_in_progress(backup: &Backup) -> bool {
+    status(backup).phase == Some(BackupPhase::InProgress)
+}
+
+/// Whether items have been found, so that actions of plugins are under way.
+fn has_items(backup: &Backup) -> bool {
+    is_in_progress(backup) && status(backup).progress.is_some_and(|shown| shown.total_items > 0)
+}
+
+/// When a backup started, in seconds.
+fn start(backup: &Backup) -> i64 {
+    status(backup).start_timestamp.unwrap().0.as_second()
+}
+
+/// A world with the plugins of the fixture, and an application with slow pods, one at a time.
+async fn slow(name: &str, app: &str, pods: &[(&str, &str)]) -> World {
+    let mut world = World::idle(name).await;
+    world.install_fixture().await;
+    application(&world.client, app).await;
+    for (name, verbs) in pods {
+        apply(&world.client, pod(app, name, verbs)).await.unwrap();
+    }
+    let options = bowline_server::Options { item_block_worker_count: 1, ..world.options() };
+    world.run(options);
+    world
+}
+
+#[tokio::test]
+async fn a_backup_that_is_deleted_and_made_again_during_its_run_is_run_on_its_own() {
+    let app = "app-again";
+    let world = slow("again", app, &[("slow", "sleep=3000")]).await;
+    let store = world.filesystem_location("default").await;
+    let backup = json!({"metadata": {"name": "b"}, "spec": {"includedNamespaces": [app]}});
+    let old = world.create::<Backup>(backup.clone()).await;
+    world.until("b", has_items).await;
+    world.delete::<Backup>("b").await;
+    // The same name, and other contents.
+    let mut backup = backup;
+    backup["spec"]["includedResources"] = json!(["configmaps"]);
+    let new = world.create::<Backup>(backup).await;
+    assert_ne!(old.uid(), new.uid());
+    let ended = world.until::<Backup>("b", is_over).await;
+    assert_eq!(ended.uid(), new.uid());
+    assert_eq!(status(&ended).phase, Some(BackupPhase::Completed), "{ended:?}");
+    let name = BackupName::new("b").unwrap();
+    let record = store.backup(&name).await.unwrap().unwrap();
+    assert_eq!(record.uid(), new.uid());
+    assert_eq!(record.spec.included_resources, ["configmaps"]);
+    assert_eq!(record.status.unwrap().start_timestamp, status(&ended).start_timestamp);
+}
+
+#[tokio::test]
+async fn a_deleted_backup_is_stopped_keeps_its_place_until_then_and_leaves_nothing() {
+    let app = "app-deleted";
+    let pods: Vec<String> = (0..4).map(|number| format!("slow-{number}")).collect();
+    let pods: Vec<_> = pods.iter().map(|name| (name.as_str(), "sleep=8000")).collect();
+    let world = slow("deleted", app, &pods).await;
+    let store = world.filesystem_location("default").await;
+    let backup = |name: &str, kinds: &[&str]| {
+        let spec = json!({"includedNamespaces": [app], "includedResources": kinds});
+        json!({"metadata": {"name": name}, "spec": spec})
+    };
+    world.create::<Backup>(backup("b", &["pods"])).await;
+    world.until("b", has_items).await;
+    let deleted = Timestamp::now().as_second();
+    world.delete::<Backup>("b").await;
+    world.create::<Backup>(backup("c", &["configmaps"])).await;
+    let c = world.until::<Backup>("c", is_over).await;
+    assert_eq!(status(&c).phase, Some(BackupPhase::Completed), "{c:?}");
+    // Times are in whole seconds. One call takes eight, of which one is under way; all of
+    // them take more than a minute.
+    let waited = start(&c) - deleted;
+    assert!((4..40).contains(&waited), "{waited} s");
+    let listed = store.list().await.unwrap().backups;
+    assert_eq!(listed, ["c".parse().unwrap()]);
+}
+
+#[tokio::test]
+async fn a_restore_that_is_replaced_during_its_run_is_run_on_its_own() {
+    let app = "app-replaced";
+    let world = slow("replaced", app, &[("slow", "log=info")]).await;
+    world.filesystem_location("default").await;
+    apply(&world.client, pod(app, "slow", "sleep=1500")).await.unwrap();
+    let spec = json!({"includedNamespaces": [app]});
+    assert_eq!(take(&world, "b", spec).await.phase, Some(BackupPhase::Completed));
+    let restore = |policy: &str| {
+        let spec = json!({
+            "backupName": "b", "namespaceMapping": {app: "app-replaced-copy"},
+            "existingResourcePolicy": policy,
+        });
+        json!({"metadata": {"name": "r"}, "spec": spec})
+    };
+    world.create::<Restore>(restore("none")).await;
+    let phase = |restore: &Restore| restore.status.as_ref().and_then(|s| s.phase.clone());
+    let is_in_progress = |restore: &Restore| phase(restore) == Some(RestorePhase::InProgress);
+    let old = world.until::<Restore>("r", is_in_progress).await;
+    // Somebody forces it out, though its finalizer keeps it.
+    world.delete::<Restore>("r").await;
+    world.patch::<Restore>("r", json!({"metadata": {"finalizers": null}})).await;
+    let new = world.create::<Restore>(restore("update")).await;
+    assert_ne!(old.uid(), new.uid());
+    let is_over = |restore: &Restore| phase(restore).is_some_and(|phase| phase.is_terminal());
+    let ended = world.until::<Restore>("r", is_over).await;
+    assert_eq!(ended.uid(), new.uid());
+    let began = |restore: &Restore| restore.status.as_ref().unwrap().start_timestamp.clone();
+    assert!(ended.finalizers().iter().any(|name| name.contains("restore")), "it was begun");
+    assert!(began(&ended) > began(&old), "{ended:?}");
+}
+
+#[tokio::test]
+async fn a_backup_whose_name_is_taken_at_its_end_says_what_it_had_done() {
+    let app = "app-record";
+    let world = slow("record", app, &[("wrong", "sleep=2000,error=no luck")]).await;
+    let store = world.filesystem_location("default").await;
+    let spec = json!({"includedNamespaces": [app]});
+    world.create::<Backup>(json!({"metadata": {"name": "b"}, "spec": spec})).await;
+    world.until("b", has_items).await;
+    let mut other = Backup::new("b", bowline_api::BackupSpec::default());
+    other.metadata.uid = Some("3f9f3c1e-0000-4000-8000-000000000009".into());
+    other.status = Some(BackupStatus { phase: Some(BackupPhase::Failed), ..Default::default() });
+    store.commit(&other).await.unwrap();
+    let ended = world.until::<Backup>("b", is_over).await;
+    let BackupStatus { phase, errors, progress, failure_reason, .. } = status(&ended);
+    assert_eq!(phase, Some(BackupPhase::Failed), "{ended:?}");
+    // Whether it is found before the archive is written or after.
+    let reasons = ["another backup of the same name", "already exists"];
+    assert!(reasons.iter().any(|reason| failure_reason.contains(reason)), "{failure_reason}");
+    assert_eq!(errors, 3, "two of the plugin and this one: {ended:?}");
+    assert!(progress.unwrap().items_backed_up > 0, "{ended:?}");
+    let record = store.backup(&BackupName::new("b").unwrap()).await.unwrap().unwrap();
+    assert_eq!(record.uid(), other.uid());
+}
+
+#[tokio::test]
+async fn an_api_server_that_is_busy_for_a_moment_decides_nothing() {
+    let mut world = World::idle("busy").await;
+    application(&world.client, "busy-app").await;
+    world.credentials("s3").await;
+    crate::bed::shared().s3.create_bucket(&world.bucket("wanted")).unwrap();
+    let map = |name: &str, text: &str| json!({"metadata": {"name": name}, "data": {"rules": text}});
+    world.create::<ConfigMap>(map("policy", "version: v1\nvolumePolicies: []\n")).await;
+    world.create::<ConfigMap>(map("modifier", RULES)).await;
+    // Each address fails once, as soon as that is asked for.
+    let (is_busy, failed) =
+        (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(HashMap::new())));
+    let judge = {
+        let (is_busy, failed) = (Arc::clone(&is_busy), Arc::clone(&failed));
+        move |method: &Method, uri: &http::Uri| {
+            let asks = ["locations", "/namespaces", "/configmaps/", "/secrets/", "/backups/"];
+            let query = uri.query().unwrap_or_default();
+            // Not what watches do, nor the engine, which asks for pages.
+            let is_one = !query.contains("watch=") && !query.contains("limit=");
+            let is_asked = asks.iter().any(|part| {
+                if part.starts_with("/n") {
+                    uri.path().ends_with(part)
+                } else {
+                    uri.path().contains(part)
+                }
+            });
+            if method != Method::GET || !is_one || !is_asked || !is_busy.load(Ordering::SeqCst) {
+                return false;
+            }
+            let mut failed = failed.lock().unwrap();
+            let count: &mut u32 = failed.entry(uri.path().to_owned()).or_default();
+            *count += 1;
+            *count <= 1
+        }
+    };
+    let options = bowline_server::Options {
+        store_validation_frequency: Duration::from_hours(1),
+        backup_sync_period: Duration::from_hours(1),
+        ..world.options()
+    };
+    world.run_through(options, |client| fault::client(client, judge));
+    let mut spec = world.s3_spec("wanted");
+    spec["default"] = json!(true);
+    world.location("wanted", spec).await;
+    world.until("wanted", is_available).await;
+    // This one must not be taken for the default. A server that starts would mark it as such.
+    world.filesystem_location("default").await;
+
+    is_busy.store(true, Ordering::SeqCst);
+    let spec = json!({
+        "includedNamespaces": ["busy-app"],
+        "resourcePolicy": {"kind": "configmap", "name": "policy"},
+    });
+    world.create::<Backup>(json!({"metadata": {"name": "b"}, "spec": spec})).await;
+    let backup = world.until::<Backup>("b", is_over).await;
+    assert_eq!(status(&backup).phase, Some(BackupPhase::Completed), "{backup:?}");
+    assert_eq!(backup.spec.storage_location, "wanted");
+
+    let seen: Vec<String> = failed.lock().unwrap().drain().map(|(path, _)| path).collect();
+    for part in ["backupstoragelocations", "volumesnapshot", "/namespaces", "policy", "secrets/s3"]
+    {
+        assert!(seen.iter().any(|path| path.contains(part)), "no {part} in {seen:?}");
+    }
+    let spec = json!({
+        "backupName": "b", "namespaceMapping": {"busy-app": "busy-copy"},
+        "resourceModifier": {"kind": "configmap", "name": "modifier"},
+    });
+    world.create::<Restore>(json!({"metadata": {"name": "r"}, "spec": spec})).await;
+    let is_over = |restore: &Restore| {
+        let phase = restore.status.as_ref().and_then(|status| status.phase.as_ref());
+        phase.is_some_and(RestorePhase::is_terminal)
+    };
+    let restore = world.until::<Restore>("r", is_over).await;
+    let status = restore.status.unwrap();
+    assert_eq!(status.phase, Some(RestorePhase::Completed), "{status:?}");
+    let seen: Vec<String> = failed.lock().unwrap().drain().map(|(path, _)| path).collect();
+    for part in ["backups/b", "backupstoragelocations/wanted", "modifier", "secrets/s3"] {
+        assert!(seen.iter().any(|path| path.contains(part)), "no {part} in {seen:?}");
+    }
+}
+
+#[tokio::test]
+async fn runs_of_another_server_are_left_alone_for_as_long_as_they_move() {
+    let mut world = World::idle("alive").await;
+    world.filesystem_store("default").await;
+    world.location("default", filesystem_spec("default")).await;
+    let spec = json!({"storageLocation": "default"});
+    world.create::<Backup>(json!({"metadata": {"name": "b"}, "spec": spec})).await;
+    let restore = json!({"metadata": {"name": "r"}, "spec": {"backupName": "none"}});
+    world.create::<Restore>(restore).await;
+    let progress =
+        |count: u32| json!({"status": {"phase": "InProgress", "progress": {"totalItems": count}}});
+    world.patch::<Backup>("b", progress(0)).await;
+    world.patch::<Restore>("r", progress(0)).await;
+    world.run(world.options());
+    let until = Instant::now() + Duration::from_secs(25);
+    let mut count = 0;
+    while Instant::now() < until {
+        count += 1;
+        let backup =
+            world.patch::<Backup>("b", json!({"status": {"progress": {"totalItems": count}}}));
+        assert!(is_in_progress(&backup.await));
+        let restore =
+            world.patch::<Restore>("r", json!({"status": {"progress": {"totalItems": count}}}));
+        assert_eq!(restore.await.status.unwrap().phase, Some(RestorePhase::InProgress));
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    let backup = world.until::<Backup>("b", is_over).await;
+    assert_eq!(status(&backup).phase, Some(BackupPhase::Failed));
+    let is_refused = |restore: &Restore| {
+        restore.status.as_ref().unwrap().phase == Some(RestorePhase::FailedValidation)
+    };
+    world.until::<Restore>("r", is_refused).await;
+}
+
+#[tokio::test]
+async fn old_backups_do_not_make_the_queue_list_namespaces() {
+    let mut world = World::idle("many-old").await;
+    world.filesystem_store("default").await;
+    world.location("default", filesystem_spec("default")).await;
+    let backup = |name: &str, phase: Option<&str>| -> Value {
+        let spec = json!({"storageLocation": "default", "includedNamespaces": ["none"]});
+        let mut backup = json!({"metadata": {"name": name}, "spec": spec});
+        if let Some(phase) = phase {
+            backup["status"] = json!({"phase": phase});
+        }
+        backup
+    };
+    for number in 0..60 {
+        world.create::<Backup>(backup(&format!("old-{number}"), Some("Failed"))).await;
+    }
+    // It has to be looked at twice before it is over, and two wait for it meanwhile.
+    world.create::<Backup>(backup("lost", Some("InProgress"))).await;
+    for name in ["new-1", "new-2"] {
+        world.create::<Backup>(backup(name, None)).await;
+    }
+    let lists = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&lists);
+    let count = move |_: &Method, uri: &http::Uri| {
+        let query = uri.query().unwrap_or_default();
+        if uri.path() == "/api/v1/namespaces" && !query.contains("limit=") {
+            counted.fetch_add(1, Ordering::SeqCst);
+        }
+        false
+    };
+    let options = bowline_server::Options { concurrent_backups: 1, ..world.options() };
+    world.run_through(options, |client| fault::client(client, count));
+    for name in ["new-1", "new-2"] {
+        world.until::<Backup>(name, is_over).await;
+    }
+    let all = world.api::<Backup>().list(&ListParams::default()).await.unwrap().items;
+    assert!(all.iter().all(is_over));
+    let lists = lists.load(Ordering::SeqCst);
+    assert!((2..15).contains(&lists), "{lists} lists: each run needs one, the queue a few");
+}
+
+#[tokio::test]
+async fn a_server_that_ends_waits_for_a_slow_run_to_let_go() {
+    let app = "app-ending";
+    let mut world = slow("ending", app, &[("slow", "sleep=19000")]).await;
+    world.filesystem_location("default").await;
+    let spec = json!({"includedNamespaces": [app]});
+    world.create::<Backup>(json!({"metadata": {"name": "b"}, "spec": spec})).await;
+    world.until("b", has_items).await;
+    world.end().await.unwrap();
+    let backup = world.api::<Backup>().get("b").await.unwrap();
+    assert_eq!(status(&backup).phase, Some(BackupPhase::Failed), "{backup:?}");
+    assert!(status(&backup).failure_reason.contains("stopped"), "{backup:?}");
+}

@@ -1,0 +1,369 @@
+//! Real Velero and Bowline on the same cluster and bucket.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read as _;
+use std::path::Path;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use bowline_api::{Backup, BackupPhase, BackupSpec, BackupStorageLocation, Restore, RestorePhase};
+use bowline_testbed::apply::apply;
+use bowline_testbed::{Bed, ControlPlane, S3, Velero, kubeconfig, velero};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, ServiceAccount};
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::discovery::{Scope, pinned_kind};
+use kube::{Api, Client, ResourceExt as _};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::rich;
+
+/// How long anything may take. The machine may be compiling beside us.
+const LIMIT: Duration = Duration::from_mins(5);
+
+/// Kinds whose objects change by themselves, so that two backups never have the same.
+const RESTLESS: [&str; 8] = [
+    "events",
+    "leases.coordination.k8s.io",
+    "backups.velero.io",
+    "backupstoragelocations.velero.io",
+    "serverstatusrequests.velero.io",
+    "downloadrequests.velero.io",
+    "backuprepositories.velero.io",
+    "ipaddresses.networking.k8s.io",
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn velero_and_bowline_store_the_same_and_restore_each_others() {
+    crate::bed::listen();
+    let bed = Bed::new().unwrap();
+    let plane = ControlPlane::start(&bed, bowline_testbed::Options::default()).await.unwrap();
+    let s3 = S3::start(&bed).await.unwrap();
+    let client = plane.client().await.unwrap();
+    install(&client).await;
+    rich::create(&client).await;
+    let originals = read_all(&client).await;
+
+    let running = Velero::start(&plane, &s3, velero::Options::default()).await.unwrap();
+    let bucket = running.bucket().to_owned();
+    use_credentials(&client, &s3).await;
+    settled(&client).await;
+    take(&client, "by-velero").await;
+    drop(running);
+    let server = Bowline::start(&bed, &plane);
+    take(&client, "by-bowline").await;
+    server.end();
+
+    let [theirs, ours] = ["by-velero", "by-bowline"].map(|name| archive(&bucket, name));
+    compare(&theirs, &ours);
+
+    // Velero must find our backup in the bucket, not in the cluster.
+    let backups: Api<Backup> = Api::namespaced(client.clone(), velero::NAMESPACE);
+    backups.delete("by-bowline", &DeleteParams::default()).await.unwrap();
+    empty(&client).await;
+    let running = Velero::start(&plane, &s3, velero::Options::default()).await.unwrap();
+    eventually("Velero has found our backup", async || {
+        let found = backups.get_opt("by-bowline").await.unwrap();
+        found.is_some().then_some(())
+    })
+    .await;
+    let describe = ["backup", "describe", "by-bowline", "--details", "--colorized=false"];
+    let described = velero_says(&running, &describe).await;
+    for words in ["Phase:  Completed", "shop/summer.2026", "v1/ConfigMap:", "Items backed up:"] {
+        assert!(described.contains(words), "no {words:?} in:\n{described}");
+    }
+    let logs = velero_says(&running, &["backup", "logs", "by-bowline"]).await;
+    assert!(logs.contains("all items are in the archive"), "{logs}");
+    velero_says(&running, &["restore", "create", "back", "--from-backup=by-bowline", "--wait"])
+        .await;
+    let restores: Api<Restore> = Api::namespaced(client.clone(), velero::NAMESPACE);
+    let status = restores.get("back").await.unwrap().status.unwrap_or_default();
+    let told = velero_says(&running, &["restore", "describe", "back", "--colorized=false"]).await;
+    assert_eq!(status.phase, Some(RestorePhase::Completed), "{told}");
+    let back = read_all(&client).await;
+    for (id, original) in &originals {
+        let found = back.get(id).unwrap_or_else(|| panic!("{id} was not restored"));
+        assert_eq!(found, original, "{id}");
+    }
+
+    // The archive of Velero, restored by both into namespaces of their own.
+    let mappings: Vec<String> =
+        rich::NAMESPACES.iter().map(|name| format!("{name}:v-{name}")).collect();
+    let mapped = format!("--namespace-mappings={}", mappings.join(","));
+    let from = ["restore", "create", "theirs", "--from-backup=by-velero", &mapped, "--wait"];
+    velero_says(&running, &from).await;
+    drop(running);
+    let server = Bowline::start(&bed, &plane);
+    let mapping: BTreeMap<_, _> =
+        rich::NAMESPACES.iter().map(|name| (name.to_string(), format!("b-{name}"))).collect();
+    let restore = json!({
+        "apiVersion": "velero.io/v1",
+        "kind": "Restore",
+        "metadata": {"name": "ours", "namespace": velero::NAMESPACE},
+        "spec": {"backupName": "by-velero", "namespaceMapping": mapping},
+    });
+    apply(&client, restore).await.unwrap();
+    let status = eventually("our restore has ended", async || {
+        let status = restores.get("ours").await.unwrap().status.unwrap_or_default();
+        status.phase.as_ref().is_some_and(RestorePhase::is_terminal).then_some(status)
+    })
+    .await;
+    server.end();
+    assert_eq!(status.phase, Some(RestorePhase::Completed), "{status:?}");
+    let mut compared = 0;
+    for object in rich::objects() {
+        let Some(namespace) = object["metadata"]["namespace"].as_str() else { continue };
+        let [theirs, ours] = ["v", "b"].map(|prefix| {
+            let mut moved = object.clone();
+            moved["metadata"]["namespace"] = format!("{prefix}-{namespace}").into();
+            moved
+        });
+        let id = format!("{} {namespace}/{}", object["kind"], object["metadata"]["name"]);
+        let read = async |moved: &Value| {
+            let (api, name) = api_of(&client, moved).await;
+            let found = api.get_opt(&name).await.unwrap();
+            let found = found.unwrap_or_else(|| panic!("{id} was not restored to {moved}"));
+            let text =
+                serde_json::to_string(&reduced(serde_json::to_value(found).unwrap())).unwrap();
+            // Names of the namespaces that it was restored to.
+            text.replace(&format!("\"v-{namespace}"), &format!("\"b-{namespace}"))
+        };
+        let (theirs, ours) = (read(&theirs).await, read(&ours).await);
+        assert_eq!(theirs.replace("\"v-", "\"b-"), ours, "{id}");
+        compared += 1;
+    }
+    assert!(compared > 700, "{compared}");
+}
+
+/// A server of ours, on a thread and runtime of its own, as in a process of its own.
+struct Bowline {
+    stop: CancellationToken,
+    thread: JoinHandle<Result<(), bowline_server::Error>>,
+}
+
+impl Bowline {
+    fn start(bed: &Bed, plane: &ControlPlane) -> Self {
+        let options = bowline_server::Options {
+            plugin_dir: bed.subdir("no-plugins").unwrap(),
+            scratch_dir: bed.subdir("scratch").unwrap(),
+            ..bowline_server::Options::default()
+        };
+        let stop = CancellationToken::new();
+        let (kubeconfig, stopped) = (plane.kubeconfig().to_owned(), stop.clone());
+        let thread = std::thread::spawn(move || {
+            tokio::runtime::Runtime::new().unwrap().block_on(async {
+                let client = kubeconfig::client(&kubeconfig).await.unwrap();
+                bowline_server::run(client, options, stopped.cancelled_owned()).await
+            })
+        });
+        Self { stop, thread }
+    }
+
+    fn end(self) {
+        self.stop.cancel();
+        self.thread.join().unwrap().unwrap();
+    }
+}
+
+/// Waits for something, but not for ever.
+async fn eventually<T>(what: &str, mut condition: impl AsyncFnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        if let Some(value) = condition().await {
+            return value;
+        }
+        assert!(Instant::now() < deadline, "waited in vain: {what}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+async fn install(client: &Client) {
+    for crd in bowline_api::crds::all() {
+        apply(client, serde_json::to_value(crd).unwrap()).await.unwrap();
+    }
+}
+
+/// Lets our built-in store have the credentials that Velero has in its environment.
+async fn use_credentials(client: &Client, s3: &S3) {
+    let text = std::fs::read_to_string(s3.credentials_file()).unwrap();
+    let secret = json!({
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "s3", "namespace": velero::NAMESPACE},
+        "stringData": {"cloud": text},
+    });
+    apply(client, secret).await.unwrap();
+    let locations: Api<BackupStorageLocation> = Api::namespaced(client.clone(), velero::NAMESPACE);
+    let change = json!({"spec": {"credential": {"name": "s3", "key": "cloud"}}});
+    let patch = Patch::Merge(change);
+    locations.patch(velero::LOCATION, &PatchParams::default(), &patch).await.unwrap();
+}
+
+/// Waits until the controllers have done what follows from the rich cluster.
+async fn settled(client: &Client) {
+    for namespace in rich::NAMESPACES {
+        eventually(&format!("{namespace} is set up"), async || {
+            let maps: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
+            let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
+            maps.get_opt("kube-root-ca.crt").await.unwrap()?;
+            accounts.get_opt("default").await.unwrap().map(drop)
+        })
+        .await;
+    }
+    eventually("the pods of the deployment are there", async || {
+        let pods: Api<Pod> = Api::namespaced(client.clone(), "shop");
+        let pods = pods.list(&ListParams::default()).await.unwrap();
+        (pods.items.len() == 2).then_some(())
+    })
+    .await;
+}
+
+/// Takes a backup of everything and waits for its end.
+async fn take(client: &Client, name: &str) {
+    let backups: Api<Backup> = Api::namespaced(client.clone(), velero::NAMESPACE);
+    // Without it Velero leaves out what lives in no namespace, by accident.
+    let spec = BackupSpec { include_cluster_resources: Some(true), ..BackupSpec::default() };
+    backups.create(&PostParams::default(), &Backup::new(name, spec)).await.unwrap();
+    let status = eventually(&format!("{name} has ended"), async || {
+        let status = backups.get(name).await.unwrap().status.unwrap_or_default();
+        status.phase.as_ref().is_some_and(BackupPhase::is_terminal).then_some(status)
+    })
+    .await;
+    assert_eq!(status.phase, Some(BackupPhase::Completed), "{status:?}");
+}
+
+async fn velero_says(velero: &Velero, arguments: &[&str]) -> String {
+    let output = velero.command().args(arguments).output().await.unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        output.status.success(),
+        "{arguments:?}: {text}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    text
+}
+
+fn archive(bucket: &Path, name: &str) -> BTreeMap<String, Value> {
+    let file = bucket.join(format!("backups/{name}/{name}.tar.gz"));
+    let file = std::fs::File::open(file).unwrap();
+    let mut tar = tar::Archive::new(flate2::read::MultiGzDecoder::new(file));
+    let entries = tar.entries().unwrap().map(|entry| {
+        let mut entry = entry.unwrap();
+        let path = entry.path().unwrap().to_str().unwrap().to_owned();
+        let mut text = String::new();
+        entry.read_to_string(&mut text).unwrap();
+        (path, serde_json::from_str(&text).unwrap_or(Value::String(text)))
+    });
+    entries.collect()
+}
+
+/// The same paths, and the same objects under them.
+fn compare(theirs: &BTreeMap<String, Value>, ours: &BTreeMap<String, Value>) {
+    let still = |archive: &BTreeMap<String, Value>| -> BTreeSet<String> {
+        let is_still = |path: &&String| {
+            !RESTLESS.iter().any(|kind| path.starts_with(&format!("resources/{kind}/")))
+        };
+        archive.keys().filter(is_still).cloned().collect()
+    };
+    let (their_paths, our_paths) = (still(theirs), still(ours));
+    let missing: Vec<_> = their_paths.difference(&our_paths).collect();
+    let surplus: Vec<_> = our_paths.difference(&their_paths).collect();
+    assert!(
+        missing.is_empty() && surplus.is_empty(),
+        "missing: {missing:#?} surplus: {surplus:#?}"
+    );
+    assert!(our_paths.len() > 1000, "{}", our_paths.len());
+    let mut same = 0;
+    for path in &our_paths {
+        let version = |object: &Value| object["metadata"]["resourceVersion"].clone();
+        // A controller may have touched an object in between.
+        if version(&theirs[path]) == version(&ours[path]) {
+            assert_eq!(theirs[path], ours[path], "{path}");
+            same += 1;
+        }
+    }
+    assert!(same * 100 > our_paths.len() * 98, "{same} of {} are the same", our_paths.len());
+}
+
+/// The objects of the rich cluster as they are, without what any restore changes.
+async fn read_all(client: &Client) -> BTreeMap<String, Value> {
+    let mut read = BTreeMap::new();
+    for object in rich::objects() {
+        let (api, name) = api_of(client, &object).await;
+        let Some(found) = api.get_opt(&name).await.unwrap() else { continue };
+        let id = format!("{} {}/{name}", object["kind"], found.namespace().unwrap_or_default());
+        read.insert(id, reduced(serde_json::to_value(found).unwrap()));
+    }
+    read
+}
+
+fn reduced(mut object: Value) -> Value {
+    object.as_object_mut().unwrap().remove("status");
+    let metadata = object["metadata"].as_object_mut().unwrap();
+    for field in ["uid", "resourceVersion", "creationTimestamp", "generation", "managedFields"] {
+        metadata.remove(field);
+    }
+    if let Some(labels) = metadata.get_mut("labels").and_then(Value::as_object_mut) {
+        labels.retain(|key, _| !key.starts_with("velero.io/"));
+        if labels.is_empty() {
+            metadata.remove("labels");
+        }
+    }
+    match object["kind"].as_str() {
+        // The addresses of services are given out anew.
+        Some("Service") => {
+            let spec = object["spec"].as_object_mut().unwrap();
+            if spec["clusterIP"] != "None" {
+                spec.remove("clusterIP");
+                spec.remove("clusterIPs");
+            }
+        }
+        Some("Deployment") => {
+            let annotations = &mut object["metadata"]["annotations"];
+            if let Some(annotations) = annotations.as_object_mut() {
+                annotations.remove("deployment.kubernetes.io/revision");
+            }
+        }
+        _ => {}
+    }
+    object
+}
+
+async fn api_of(client: &Client, object: &Value) -> (Api<DynamicObject>, String) {
+    let types = kube::core::TypeMeta {
+        api_version: object["apiVersion"].as_str().unwrap().to_owned(),
+        kind: object["kind"].as_str().unwrap().to_owned(),
+    };
+    let kind = GroupVersionKind::try_from(&types).unwrap();
+    let name = object["metadata"]["name"].as_str().unwrap().to_owned();
+    let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
+    let Ok((resource, capabilities)) = pinned_kind(client, &kind).await else {
+        // Its definition is gone.
+        return (Api::all_with(client.clone(), &ApiResource::from_gvk(&kind)), name);
+    };
+    let api = match capabilities.scope {
+        Scope::Namespaced => Api::namespaced_with(client.clone(), namespace, &resource),
+        Scope::Cluster => Api::all_with(client.clone(), &resource),
+    };
+    (api, name)
+}
+
+/// Deletes the rich cluster, and waits until it is gone.
+async fn empty(client: &Client) {
+    let mut objects = rich::objects();
+    objects.retain(|object| {
+        object["metadata"]["namespace"].is_null()
+            && !matches!(object["kind"].as_str(), Some("Region"))
+    });
+    for object in &objects {
+        let (api, name) = api_of(client, object).await;
+        api.delete(&name, &DeleteParams::background()).await.unwrap();
+    }
+    for object in &objects {
+        let (api, name) = api_of(client, object).await;
+        let what = format!("{name} is gone");
+        eventually(&what, async || api.get_opt(&name).await.unwrap().is_none().then_some(())).await;
+    }
+}
