@@ -22,12 +22,39 @@ pub(crate) struct Args {
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ClusterArgs {
     /// The kubeconfig file to use [default: $KUBECONFIG, then ~/.kube/config, then the pod's own]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", global = true)]
     pub(crate) kubeconfig: Option<PathBuf>,
 
     /// The context of the kubeconfig to use [default: its current one]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", global = true)]
     pub(crate) kubecontext: Option<String>,
+}
+
+/// Which installation a command talks to: a cluster, and the namespace of the server in it.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Which installation")]
+pub(crate) struct InstallationArgs {
+    /// The namespace of the server [default: `namespace` in ~/.config/velero/config.json, then
+    /// $VELERO_NAMESPACE, then velero]
+    #[arg(short, long, value_name = "NAME", global = true)]
+    pub(crate) namespace: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) cluster: ClusterArgs,
+}
+
+/// Whom to believe when files are downloaded from a storage location.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct TrustArgs {
+    /// A file with certificates to trust, besides the system's, when downloading [default: `cacert`
+    /// in ~/.config/velero/config.json, then those of the storage location]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) cacert: Option<PathBuf>,
+
+    /// Download without checking certificates. Insecure: anybody on the way can read and change what
+    /// is downloaded
+    #[arg(long)]
+    pub(crate) insecure_skip_tls_verify: bool,
 }
 
 /// Parses the command line. Help and version are printed here; a mistake is told in one line that

@@ -12,7 +12,7 @@ pub(crate) async fn client(args: &ClusterArgs) -> anyhow::Result<kube::Client> {
     kube::Client::try_from(config).context("cannot make a client from the kubeconfig")
 }
 
-async fn config(args: &ClusterArgs) -> anyhow::Result<Config> {
+pub(crate) async fn config(args: &ClusterArgs) -> anyhow::Result<Config> {
     let options =
         KubeConfigOptions { context: args.kubecontext.clone(), ..KubeConfigOptions::default() };
     let read = match &args.kubeconfig {

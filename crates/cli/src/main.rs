@@ -6,10 +6,24 @@
 //! Exit codes are a contract: see [`exit::Exit`].
 
 mod args;
+mod client_config;
 mod cluster;
 mod commands;
+mod confirm;
+mod describe;
+mod download;
 mod exit;
+mod flags;
+mod installation;
+mod listing;
+mod logs;
+mod moment;
 mod output;
+mod run;
+mod selector;
+mod sheet;
+mod trust;
+mod wait;
 
 use std::process::ExitCode;
 

@@ -17,6 +17,56 @@ pub(crate) fn data(text: impl Display) -> anyhow::Result<()> {
     }
 }
 
+/// A text without the characters that steer a terminal; lines and tabs stay.
+pub(crate) fn harmless(text: &str) -> String {
+    let is_steering = |c: &char| c.is_control() && *c != '\n' && *c != '\t';
+    let shown = |c| if is_steering(&c) { char::REPLACEMENT_CHARACTER } else { c };
+    text.chars().map(shown).collect()
+}
+
+/// Writes without the characters that steer a terminal; lines and tabs stay.
+pub(crate) struct Harmless<W> {
+    inner: W,
+    /// The first byte of a character that may be a steering one.
+    held: bool,
+}
+
+impl<W: io::Write> Harmless<W> {
+    pub(crate) fn new(inner: W) -> Self {
+        Self { inner, held: false }
+    }
+}
+
+impl<W: io::Write> io::Write for Harmless<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        const LEAD: u8 = 0xc2;
+        let mut shown = Vec::with_capacity(bytes.len() + 1);
+        for &byte in bytes {
+            // In UTF-8 the steering characters beyond ASCII are this byte and one of these.
+            match (std::mem::take(&mut self.held), byte) {
+                (true, 0x80..=0x9f) => {
+                    shown.push(b'?');
+                    continue;
+                }
+                (true, _) => shown.push(LEAD),
+                (false, _) => {}
+            }
+            match byte {
+                LEAD => self.held = true,
+                b'\n' | b'\t' => shown.push(byte),
+                byte if byte.is_ascii_control() => shown.push(b'?'),
+                byte => shown.push(byte),
+            }
+        }
+        self.inner.write_all(&shown)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
 /// Says a line to the user.
 pub(crate) fn say(line: impl Display) {
     let _ = writeln!(io::stderr(), "{line}");
@@ -24,28 +74,25 @@ pub(crate) fn say(line: impl Display) {
 
 /// Says what went wrong, in one line.
 pub(crate) fn error(line: &str) {
-    say(format_args!("error: {line}"));
+    say(format_args!("error: {}", harmless(line)));
 }
 
-/// An error and its causes in one line. Causes that the text before already quotes are left out:
-/// some libraries put theirs into their own message.
+/// An error and its causes in one line.
 pub(crate) fn one_line(error: &anyhow::Error) -> String {
-    let mut line = String::new();
-    for cause in error.chain() {
-        let text = cause.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
-        if line.contains(&text) {
-            continue;
-        }
-        if !line.is_empty() {
-            line.push_str(": ");
-        }
-        line.push_str(&text);
-    }
-    line
+    bowline_plugin::one_line(error.as_ref())
 }
 
 /// Rows under headings, aligned as kubectl does it.
 pub(crate) fn table<const N: usize>(header: [&str; N], rows: Vec<[String; N]>) -> String {
+    rows_under(&header, rows)
+}
+
+/// The same, where the number of columns depends on the user.
+pub(crate) fn rows_under<R: Into<comfy_table::Row>>(
+    header: &[impl AsRef<str>],
+    rows: Vec<R>,
+) -> String {
+    let header: Vec<&str> = header.iter().map(AsRef::as_ref).collect();
     let mut table = comfy_table::Table::new();
     table.load_style(comfy_table::presets::NOTHING).set_header(header).add_rows(rows);
     for column in table.column_iter_mut() {
@@ -53,6 +100,32 @@ pub(crate) fn table<const N: usize>(header: [&str; N], rows: Vec<[String; N]>) -
     }
     // The library pads the last column, too.
     table.lines().flat_map(|line| [line.trim_end().to_owned(), "\n".to_owned()]).collect()
+}
+
+/// A moving line on a terminal while something lasts; elsewhere nothing.
+pub(crate) struct Spinner(Option<ProgressBar>);
+
+impl Spinner {
+    pub(crate) fn start(what: &'static str) -> Self {
+        Self(io::stderr().is_terminal().then(|| spinner(what)))
+    }
+}
+
+impl Drop for Spinner {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.0 {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+fn spinner(what: &'static str) -> ProgressBar {
+    let bar = ProgressBar::new_spinner().with_message(what);
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} {elapsed}") {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(120));
+    bar
 }
 
 /// A step that may take longer than two seconds: a moving line on a terminal while it lasts, and
@@ -65,14 +138,7 @@ pub(crate) struct Step {
 
 impl Step {
     pub(crate) fn start(what: &'static str) -> Self {
-        let spinner = io::stderr().is_terminal().then(|| {
-            let bar = ProgressBar::new_spinner().with_message(what);
-            if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} {elapsed}") {
-                bar.set_style(style);
-            }
-            bar.enable_steady_tick(Duration::from_millis(120));
-            bar
-        });
+        let spinner = io::stderr().is_terminal().then(|| spinner(what));
         if spinner.is_none() {
             say(format_args!("{what} …"));
         }
@@ -98,6 +164,20 @@ impl Drop for Step {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_steers_a_terminal_is_shown_as_a_mark_wherever_it_is_cut() {
+        let text = "a\tb\u{1b}[2J\rc\u{9b}31mé\u{a0}\u{7f}\n";
+        for size in 1..text.len() {
+            let mut writer = Harmless::new(Vec::new());
+            for part in text.as_bytes().chunks(size) {
+                writer.write_all(part).unwrap();
+            }
+            let shown = String::from_utf8(writer.inner).unwrap();
+            assert_eq!(shown, "a\tb?[2J?c?31mé\u{a0}?\n");
+        }
+        assert_eq!(harmless("a\n\u{1b}\u{9b}é"), "a\n\u{fffd}\u{fffd}é");
+    }
 
     #[test]
     fn a_cause_that_is_quoted_already_is_not_said_twice() {

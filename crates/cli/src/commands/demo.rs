@@ -1,9 +1,9 @@
 //! `bowline demo`: a cluster of its own, with an application in it, to try things on.
 //!
 //! The acts of the demo are steps of [`perform`], in order. Each adds what it shows to the story:
-//! an act that takes a backup, one that destroys the application and one that restores it go where
-//! the curtain falls now.
+//! an act that destroys the application and one that restores it go where the curtain falls now.
 
+mod backup;
 mod sample;
 
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use super::install;
 use crate::exit::{Exit, until_asked_to_end};
 use crate::output::{self, Step};
 
-/// Start a private Kubernetes control plane with a sample application, to try Bowline on
+/// Start a private Kubernetes control plane with a sample application, and back it up
 ///
 /// Everything runs on this machine, listens on the loopback address only and goes away with this
 /// command, on Ctrl-C at the latest. The first run builds the programs it needs with Go, which
@@ -62,7 +62,8 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
     Ok(Exit::Success)
 }
 
-async fn perform(args: &Args) -> anyhow::Result<Stage> {
+/// The acts, in order. What is up at the end comes back in the order in which it ends.
+async fn perform(args: &Args) -> anyhow::Result<(backup::Server, Stage)> {
     let stage = set_up(args).await?;
 
     let step = Step::start("installing the resource definitions");
@@ -74,10 +75,19 @@ async fn perform(args: &Args) -> anyhow::Result<Stage> {
     step.done();
 
     output::data(sample::show(&stage.client).await?)?;
+
+    let step = Step::start("starting a server with a folder for backups");
+    let server = backup::Server::start(&stage.plane, &stage.client).await?;
+    step.done();
+
+    let step = Step::start("backing up the sample application");
+    let taken = server.back_up(&stage.client).await?;
+    step.done();
+    output::data(backup::show(&stage.plane, &taken)?)?;
     if !args.exit {
         output::data(how_to_reach(&stage.plane).await?)?;
     }
-    Ok(stage)
+    Ok((server, stage))
 }
 
 async fn set_up(args: &Args) -> anyhow::Result<Stage> {
@@ -113,10 +123,14 @@ async fn how_to_reach(plane: &ControlPlane) -> anyhow::Result<String> {
          export KUBECONFIG='{}'\n  \
          alias kubectl='{}'\n  \
          kubectl get pods -A\n  \
-         kubectl explain backup.spec\n  \
+         alias bowline='{}'\n  \
+         bowline backup describe demo --details\n  \
+         bowline backup logs demo\n  \
+         bowline backup create mine --include-namespaces shop --wait\n  \
          kubectl get backups.velero.io -A\n\n\
          The pods run in name only, on a node that is not there: they have no logs.\n",
         plane.kubeconfig().display(),
         kubectl.display(),
+        std::env::current_exe().unwrap_or_else(|_| "bowline".into()).display(),
     ))
 }

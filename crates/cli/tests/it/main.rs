@@ -6,9 +6,16 @@
     reason = "a test may end at once; clippy exempts only functions marked as tests by itself"
 )]
 
+mod backup;
+mod backup_location;
 mod bad_input;
 mod bowline;
+mod cluster;
 mod demo;
+mod dry_run;
+mod fake_server;
 mod help;
 mod install;
 mod plugin;
+mod restore;
+mod server;

@@ -15,7 +15,7 @@ use crate::output;
 const MANIFESTS: &str = include_str!("sample.yaml");
 
 /// The namespaces that the application lives in.
-const NAMESPACES: [&str; 2] = ["shop", "shop-data"];
+pub(super) const NAMESPACES: [&str; 2] = ["shop", "shop-data"];
 
 /// Its pods: three of the storefront, one of the database.
 const PODS: usize = 4;

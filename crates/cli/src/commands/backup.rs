@@ -1,0 +1,129 @@
+//! `bowline backup`: make backups, and look at those that there are.
+
+mod create;
+mod describe;
+mod download;
+mod get;
+mod logs;
+
+use bowline_api::{Backup, BackupPhase};
+
+use crate::args::InstallationArgs;
+use crate::exit::Exit;
+use crate::run::{Run, Stage, Summary};
+
+/// Make backups, and look at those that there are
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    installation: InstallationArgs,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    // Boxed, since it has by far the most flags.
+    Create(Box<create::Args>),
+    Get(get::Args),
+    Describe(describe::Args),
+    Logs(logs::Args),
+    Download(download::Args),
+}
+
+pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
+    let Args { installation, command } = args;
+    match command {
+        Command::Create(command) => create::run(*command, &installation).await,
+        Command::Get(command) => get::run(command, &installation).await,
+        Command::Describe(command) => describe::run(command, &installation).await,
+        Command::Logs(command) => logs::run(command, &installation).await,
+        Command::Download(command) => download::run(command, &installation).await,
+    }
+}
+
+/// Where a backup is; one that nobody has looked at is new.
+pub(crate) fn phase(backup: &Backup) -> BackupPhase {
+    let phase = backup.status.as_ref().and_then(|status| status.phase.clone());
+    phase.filter(|phase| !phase.as_str().is_empty()).unwrap_or(BackupPhase::New)
+}
+
+impl Run for Backup {
+    const PARTICIPLE: &'static str = "backed up";
+
+    fn summary(&self) -> Summary {
+        let status = self.status.clone().unwrap_or_default();
+        let phase = phase(self);
+        let items = status.progress.as_ref();
+        Summary {
+            stage: match phase {
+                BackupPhase::New => Stage::New,
+                BackupPhase::Queued | BackupPhase::ReadyToStart | BackupPhase::InProgress => {
+                    Stage::Working
+                }
+                BackupPhase::FailedValidation => Stage::Refused,
+                BackupPhase::Completed => Stage::Complete,
+                _ if phase.is_terminal() => Stage::Ended,
+                _ => Stage::Closing,
+            },
+            phase: phase.to_string(),
+            items: items.map_or((0, 0), |items| (items.items_backed_up, items.total_items)),
+            errors: status.errors,
+            warnings: status.warnings,
+            started: status.start_timestamp,
+            ended: status.completion_timestamp,
+            failure_reason: status.failure_reason,
+            validation_errors: status.validation_errors,
+            conditions: status.conditions,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bowline_api::backup::BackupStatus;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
+    use super::*;
+
+    fn backup(phase: &str, condition: &str) -> Backup {
+        let mut backup = Backup::new("b", bowline_api::BackupSpec::default());
+        let condition: Condition = serde_json::from_value(serde_json::json!({
+            "type": condition, "status": "True", "reason": "", "message": "",
+            "lastTransitionTime": "2026-01-02T03:04:05Z",
+        }))
+        .unwrap();
+        let phase = Some(BackupPhase::from(phase));
+        backup.status =
+            Some(BackupStatus { phase, conditions: vec![condition], ..BackupStatus::default() });
+        backup
+    }
+
+    #[test]
+    fn a_cancelled_backup_is_called_so() {
+        for (phase, condition, expected) in [
+            ("", "", "New"),
+            ("InProgress", "", "InProgress"),
+            ("InProgress", "Canceling", "Canceling"),
+            ("Failed", "Canceling", "Failed"),
+            ("Failed", "Canceled", "Canceled"),
+            ("Completed", "Canceled", "Completed"),
+        ] {
+            assert_eq!(backup(phase, condition).state(), expected, "{phase} {condition}");
+        }
+        let mut deleted = backup("Completed", "");
+        deleted.metadata.deletion_timestamp =
+            Some(serde_json::from_value("2026-01-02T03:04:05Z".into()).unwrap());
+        assert_eq!(deleted.state(), "Deleting");
+    }
+
+    #[test]
+    fn files_are_there_once_all_items_are_backed_up() {
+        for phase in BackupPhase::KNOWN {
+            let is_early =
+                ["New", "Queued", "ReadyToStart", "FailedValidation", "InProgress"].contains(phase);
+            assert_eq!(backup(phase, "").has_files().is_err(), is_early, "{phase}");
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! `bowline backup create`
+
+mod spec;
+#[cfg(test)]
+mod tests;
+
+use anyhow::{Context as _, bail};
+use bowline_api::{
+    Backup, BackupSpec, BackupStorageLocation, Schedule, VolumeSnapshotLocation, label,
+};
+use bowline_store::BackupName;
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::{Resource as _, ResourceExt as _};
+
+use self::spec::{How, What, spec};
+use crate::args::InstallationArgs;
+use crate::exit::Exit;
+use crate::flags::{self, Pairs};
+use crate::installation::Installation;
+use crate::listing::{self, ObjectFormat};
+use crate::{client_config, moment, run};
+
+/// What kubectl keeps for itself, and what would grow from copy to copy.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+/// Make a backup
+///
+/// Lists take several values separated by commas, or the flag several times.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The name of the backup; may be left out with --from-schedule
+    name: Option<String>,
+
+    /// Take everything from the template of this schedule. The name is then the schedule's and the
+    /// time, unless one is given
+    #[arg(long, value_name = "NAME")]
+    from_schedule: Option<String>,
+
+    /// Labels to put on the backup
+    #[arg(long, value_name = "KEY=VALUE,…", value_parser = flags::pairs)]
+    labels: Vec<Pairs>,
+
+    /// Annotations to put on the backup; a pair with a comma in it is put in double quotes
+    #[arg(long, value_name = "KEY=VALUE,…", value_parser = flags::pairs)]
+    annotations: Vec<Pairs>,
+
+    /// Wait until the backup is over; exits with 1 unless it is complete
+    #[arg(short, long)]
+    wait: bool,
+
+    /// Print the backup instead of making it
+    #[arg(short, long, value_name = "FORMAT", conflicts_with = "wait")]
+    output: Option<ObjectFormat>,
+
+    // Last, since their headings hold for all that follows.
+    #[command(flatten)]
+    what: What,
+
+    #[command(flatten)]
+    how: How,
+}
+
+pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::Result<Exit> {
+    let now = Timestamp::now();
+    // First what is wrong with the command line, which needs no cluster.
+    let asked = spec(&args.what, &args.how)?;
+    let Some(schedule) = &args.from_schedule else {
+        let Some(name) = &args.name else {
+            bail!("the backup needs a name; only with --from-schedule it can be left out");
+        };
+        let mut backup = Backup::new(BackupName::new(name)?.as_str(), asked);
+        decorate(&mut backup, &args);
+        if let Some(format) = args.output {
+            let namespace = client_config::namespace(installation.namespace.as_deref())?;
+            return run::print(backup, &namespace, format);
+        }
+        let installation = Installation::connect(installation).await?;
+        check_locations(&installation, &backup.spec).await?;
+        return run::submit(&installation, backup, args.wait).await;
+    };
+    if asked != spec(&What::default(), &How::default())? {
+        bail!(
+            "--from-schedule takes what to back up and how from the schedule; leave out the other \
+             flags, except --labels and --annotations"
+        );
+    }
+    let name = args.name.as_ref().map(BackupName::new).transpose()?;
+    let installation = Installation::connect(installation).await?;
+    let schedule: Schedule = listing::get(&installation, schedule).await?;
+    let mut backup = from_schedule(&schedule, name.as_ref(), now)?;
+    decorate(&mut backup, &args);
+    match args.output {
+        Some(format) => run::print(backup, installation.namespace(), format),
+        None => run::submit(&installation, backup, args.wait).await,
+    }
+}
+
+/// A location that is not there is told now rather than by a backup that fails.
+async fn check_locations(installation: &Installation, spec: &BackupSpec) -> anyhow::Result<()> {
+    if !spec.storage_location.is_empty() {
+        listing::get::<BackupStorageLocation>(installation, &spec.storage_location).await?;
+    }
+    for location in &spec.volume_snapshot_locations {
+        listing::get::<VolumeSnapshotLocation>(installation, location).await?;
+    }
+    Ok(())
+}
+
+/// Adds the labels and annotations of the command line.
+fn decorate(backup: &mut Backup, args: &Args) {
+    let (labels, annotations) = (flags::merged(&args.labels), flags::merged(&args.annotations));
+    run::decorate(&mut backup.metadata, labels, annotations);
+}
+
+/// The backup that a schedule would make now.
+fn from_schedule(
+    schedule: &Schedule,
+    name: Option<&BackupName>,
+    now: Timestamp,
+) -> anyhow::Result<Backup> {
+    let schedule_name = schedule.name_any();
+    let name = match name {
+        Some(name) => name.clone(),
+        None => BackupName::new(format!("{schedule_name}-{}", moment::digits(now)))
+            .context("the schedule's name leaves no room for the time; give the backup a name")?,
+    };
+    let template = schedule.spec.template.clone();
+    // As Velero does it: the template's labels stand in for the schedule's own, both are not mixed.
+    let mut labels = match &template.metadata.labels {
+        labels if labels.is_empty() => schedule.labels().clone(),
+        labels => labels.clone(),
+    };
+    labels.insert(label::SCHEDULE_NAME.to_owned(), label::value(&schedule_name).into_owned());
+    let mut annotations = schedule.annotations().clone();
+    annotations.remove(LAST_APPLIED);
+
+    let mut backup = Backup::new(name.as_str(), template);
+    *backup.labels_mut() = labels;
+    *backup.annotations_mut() = annotations;
+    if schedule.spec.use_owner_references_in_backup == Some(true) {
+        let owner = OwnerReference {
+            api_version: Schedule::api_version(&()).into_owned(),
+            kind: Schedule::kind(&()).into_owned(),
+            name: schedule_name,
+            uid: schedule.uid().unwrap_or_default(),
+            controller: Some(true),
+            block_owner_deletion: None,
+        };
+        backup.owner_references_mut().push(owner);
+    }
+    Ok(backup)
+}

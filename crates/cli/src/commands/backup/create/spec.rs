@@ -1,0 +1,208 @@
+//! The flags that say what to back up and how, and the spec that they make.
+
+use std::collections::BTreeMap;
+
+use anyhow::bail;
+use bowline_api::backup::BackupUploaderConfig;
+use bowline_api::{BackupSpec, Duration};
+use k8s_openapi::api::core::v1::TypedLocalObjectReference;
+
+use crate::{flags, selector};
+
+/// What to back up.
+#[derive(Debug, Default, clap::Args)]
+#[command(next_help_heading = "What to back up")]
+pub(super) struct What {
+    /// Namespaces to take; * for all [default: *]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = flags::word())]
+    include_namespaces: Vec<String>,
+
+    /// Namespaces to leave out
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = flags::word())]
+    exclude_namespaces: Vec<String>,
+
+    /// Resources to take, such as deployments.apps; * for all
+    #[arg(long, value_name = "RESOURCES", value_delimiter = ',', value_parser = flags::word())]
+    include_resources: Vec<String>,
+
+    /// Resources to leave out
+    #[arg(long, value_name = "RESOURCES", value_delimiter = ',', value_parser = flags::word())]
+    exclude_resources: Vec<String>,
+
+    /// Whether to take what lives in no namespace [default: what belongs to the rest]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", value_parser = flags::boolean)]
+    include_cluster_resources: Option<bool>,
+
+    /// Resources that live in no namespace to take; not with the three above
+    #[arg(long, value_name = "RESOURCES", value_delimiter = ',', value_parser = flags::word())]
+    include_cluster_scoped_resources: Vec<String>,
+
+    /// Resources that live in no namespace to leave out; not with the three above
+    #[arg(long, value_name = "RESOURCES", value_delimiter = ',', value_parser = flags::word())]
+    exclude_cluster_scoped_resources: Vec<String>,
+
+    /// Resources that live in a namespace to take; not with the three above
+    #[arg(long, value_name = "RESOURCES", value_delimiter = ',', value_parser = flags::word())]
+    include_namespace_scoped_resources: Vec<String>,
+
+    /// Resources that live in a namespace to leave out; not with the three above
+    #[arg(long, value_name = "RESOURCES", value_delimiter = ',', value_parser = flags::word())]
+    exclude_namespace_scoped_resources: Vec<String>,
+
+    /// Take only objects with these labels
+    #[arg(short = 'l', long, value_name = "SELECTOR")]
+    selector: Option<String>,
+
+    /// Take only objects that one of these selects, as in `app=web or app=db`
+    #[arg(long, value_name = "SELECTORS", conflicts_with = "selector")]
+    or_selector: Option<String>,
+
+    /// Objects to take first and in this order, as in `pods=ns1/a,ns1/b;persistentvolumes=pv1`
+    #[arg(long, value_name = "RESOURCE=NAMES;…")]
+    ordered_resources: Option<String>,
+
+    /// The ConfigMap with policies for volumes and resources
+    #[arg(long, value_name = "NAME")]
+    resource_policies_configmap: Option<String>,
+}
+
+/// Where to, and how.
+#[derive(Debug, Default, clap::Args)]
+#[command(next_help_heading = "Where to, and how")]
+pub(super) struct How {
+    /// How long to keep the backup [default: the server's, 30 days]
+    #[arg(long, value_name = "DURATION", value_parser = flags::duration)]
+    ttl: Option<Duration>,
+
+    /// The storage location to write to [default: the default one]
+    #[arg(long, value_name = "NAME")]
+    storage_location: Option<String>,
+
+    /// The locations for volume snapshots, at most one for each provider
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = flags::word())]
+    volume_snapshot_locations: Vec<String>,
+
+    /// Whether to snapshot volumes [default: where there is a location for it]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", value_parser = flags::boolean)]
+    snapshot_volumes: Option<bool>,
+
+    /// Whether to move the data of snapshots into the storage location
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", value_parser = flags::boolean)]
+    snapshot_move_data: Option<bool>,
+
+    /// What moves the data [default: the built-in one]
+    #[arg(long, value_name = "NAME")]
+    data_mover: Option<String>,
+
+    /// Whether to copy pod volumes file by file unless they opt out
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", value_parser = flags::boolean)]
+    default_volumes_to_fs_backup: Option<bool>,
+
+    /// How many files to copy at once
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(i64).range(0..))]
+    parallel_files_upload: Option<i64>,
+
+    /// The label whose value groups volumes that are snapshotted together
+    #[arg(long, value_name = "LABEL")]
+    volume_group_snapshot_label_key: Option<String>,
+
+    /// How long a CSI snapshot may take to become ready [default: the server's, 10 minutes]
+    #[arg(long, value_name = "DURATION", value_parser = flags::duration)]
+    csi_snapshot_timeout: Option<Duration>,
+
+    /// How long an operation of a plugin may take [default: the server's, 4 hours]
+    #[arg(long, value_name = "DURATION", value_parser = flags::duration)]
+    item_operation_timeout: Option<Duration>,
+}
+
+/// What the command line asks for.
+pub(super) fn spec(what: &What, how: &How) -> anyhow::Result<BackupSpec> {
+    check_filters(what)?;
+    let included_namespaces =
+        flags::namespaces(&what.include_namespaces, &what.exclude_namespaces)?;
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    let duration = |duration: Option<Duration>| duration.unwrap_or(Duration::ZERO);
+    Ok(BackupSpec {
+        included_namespaces,
+        excluded_namespaces: what.exclude_namespaces.clone(),
+        included_resources: what.include_resources.clone(),
+        excluded_resources: what.exclude_resources.clone(),
+        include_cluster_resources: what.include_cluster_resources,
+        included_cluster_scoped_resources: what.include_cluster_scoped_resources.clone(),
+        excluded_cluster_scoped_resources: what.exclude_cluster_scoped_resources.clone(),
+        included_namespace_scoped_resources: what.include_namespace_scoped_resources.clone(),
+        excluded_namespace_scoped_resources: what.exclude_namespace_scoped_resources.clone(),
+        label_selector: what.selector.as_deref().map(selector::parse).transpose()?,
+        or_label_selectors: match &what.or_selector {
+            Some(selectors) => selector::parse_any(selectors)?,
+            None => Vec::new(),
+        },
+        ordered_resources: match &what.ordered_resources {
+            Some(text) => ordered_resources(text)?,
+            None => BTreeMap::new(),
+        },
+        resource_policy: what.resource_policies_configmap.as_ref().map(|name| {
+            TypedLocalObjectReference {
+                api_group: None,
+                // In small letters, as Velero writes it and compares.
+                kind: "configmap".to_owned(),
+                name: name.clone(),
+            }
+        }),
+        ttl: duration(how.ttl),
+        storage_location: text(&how.storage_location),
+        volume_snapshot_locations: how.volume_snapshot_locations.clone(),
+        snapshot_volumes: how.snapshot_volumes,
+        snapshot_move_data: how.snapshot_move_data,
+        data_mover: text(&how.data_mover),
+        default_volumes_to_fs_backup: how.default_volumes_to_fs_backup,
+        uploader_config: how.parallel_files_upload.filter(|number| *number > 0).map(|number| {
+            BackupUploaderConfig { parallel_files_upload: number, ..Default::default() }
+        }),
+        volume_group_snapshot_label_key: text(&how.volume_group_snapshot_label_key),
+        csi_snapshot_timeout: duration(how.csi_snapshot_timeout),
+        item_operation_timeout: duration(how.item_operation_timeout),
+        ..BackupSpec::default()
+    })
+}
+
+/// There are two ways to say which resources, which do not mix.
+fn check_filters(what: &What) -> anyhow::Result<()> {
+    let has_old = !what.include_resources.is_empty()
+        || !what.exclude_resources.is_empty()
+        || what.include_cluster_resources.is_some();
+    let has_new = !what.include_cluster_scoped_resources.is_empty()
+        || !what.exclude_cluster_scoped_resources.is_empty()
+        || !what.include_namespace_scoped_resources.is_empty()
+        || !what.exclude_namespace_scoped_resources.is_empty();
+    if has_old && has_new {
+        bail!(
+            "--include-resources, --exclude-resources and --include-cluster-resources cannot be \
+             mixed with the flags for cluster-scoped and namespace-scoped resources; use either"
+        );
+    }
+    Ok(())
+}
+
+/// `pods=ns1/a,ns1/b;persistentvolumes=pv1`, by resource.
+fn ordered_resources(text: &str) -> anyhow::Result<BTreeMap<String, String>> {
+    let mut ordered = BTreeMap::new();
+    for entry in text.split(';') {
+        let parts = entry.split_once('=').map(|(resource, names)| (resource.trim(), names.trim()));
+        match parts {
+            Some((resource, names))
+                if !resource.is_empty() && !names.is_empty() && !names.contains('=') =>
+            {
+                ordered.insert(resource.to_owned(), names.to_owned());
+            }
+            _ => bail!(
+                "--ordered-resources needs RESOURCE=NAMES, separated by semicolons, not `{entry}`"
+            ),
+        }
+    }
+    Ok(ordered)
+}

@@ -1,0 +1,221 @@
+use bowline_api::Duration;
+use clap::Parser as _;
+use serde_json::{Value, json};
+
+use super::*;
+
+#[derive(Debug, clap::Parser)]
+struct Line {
+    #[command(flatten)]
+    args: Args,
+}
+
+fn parse(line: &[&str]) -> Args {
+    let words = ["create"].iter().chain(line);
+    Line::try_parse_from(words).unwrap_or_else(|error| panic!("{line:?}: {error}")).args
+}
+
+/// The spec that a command line makes, without what every one has.
+fn spec_of(line: &[&str]) -> anyhow::Result<Value> {
+    let args = parse(line);
+    let mut value = serde_json::to_value(spec(&args.what, &args.how)?)?;
+    let empty = serde_json::to_value(spec(&What::default(), &How::default())?)?;
+    if let Some(fields) = value.as_object_mut() {
+        fields.retain(|field, value| empty[field] != *value);
+    }
+    Ok(value)
+}
+
+#[test]
+fn without_flags_everything_is_taken() {
+    let spec = spec(&What::default(), &How::default()).unwrap();
+    let expected = json!({
+        "metadata": {}, "ttl": "0s", "hooks": {}, "includedNamespaces": ["*"],
+        "csiSnapshotTimeout": "0s", "itemOperationTimeout": "0s",
+    });
+    assert_eq!(serde_json::to_value(spec).unwrap(), expected);
+}
+
+#[test]
+fn each_flag_sets_its_field() {
+    for (line, expected) in [
+        (&["--include-namespaces", "a,b"][..], json!({"includedNamespaces": ["a", "b"]})),
+        (
+            &["--include-namespaces", "a", "--include-namespaces=b,c"],
+            json!({"includedNamespaces": ["a", "b", "c"]}),
+        ),
+        (&["--exclude-namespaces", "a"], json!({"excludedNamespaces": ["a"]})),
+        (&["--include-resources", "pods"], json!({"includedResources": ["pods"]})),
+        (&["--exclude-resources", "pods"], json!({"excludedResources": ["pods"]})),
+        (&["--include-cluster-resources"], json!({"includeClusterResources": true})),
+        (&["--include-cluster-resources=false"], json!({"includeClusterResources": false})),
+        (
+            &["--include-cluster-scoped-resources", "*"],
+            json!({"includedClusterScopedResources": ["*"]}),
+        ),
+        (
+            &["--exclude-cluster-scoped-resources", "nodes"],
+            json!({"excludedClusterScopedResources": ["nodes"]}),
+        ),
+        (
+            &["--include-namespace-scoped-resources", "pods"],
+            json!({"includedNamespaceScopedResources": ["pods"]}),
+        ),
+        (
+            &["--exclude-namespace-scoped-resources", "pods"],
+            json!({"excludedNamespaceScopedResources": ["pods"]}),
+        ),
+        (&["-l", "a=b"], json!({"labelSelector": {"matchLabels": {"a": "b"}}})),
+        (
+            &["--selector", "a notin (b)"],
+            json!({"labelSelector": {"matchExpressions": [
+                {"key": "a", "operator": "NotIn", "values": ["b"]}
+            ]}}),
+        ),
+        (
+            &["--or-selector", "a=b or c"],
+            json!({"orLabelSelectors": [
+                {"matchLabels": {"a": "b"}},
+                {"matchExpressions": [{"key": "c", "operator": "Exists"}]},
+            ]}),
+        ),
+        (
+            &["--ordered-resources", "pods=ns1/a,ns1/b; persistentvolumes=pv1"],
+            json!({"orderedResources": {"pods": "ns1/a,ns1/b", "persistentvolumes": "pv1"}}),
+        ),
+        (
+            &["--resource-policies-configmap", "p"],
+            json!({"resourcePolicy": {"kind": "configmap", "name": "p"}}),
+        ),
+        (&["--ttl", "24h"], json!({"ttl": "24h0m0s"})),
+        (&["--storage-location", "s"], json!({"storageLocation": "s"})),
+        (&["--volume-snapshot-locations", "a,b"], json!({"volumeSnapshotLocations": ["a", "b"]})),
+        (&["--snapshot-volumes"], json!({"snapshotVolumes": true})),
+        (&["--snapshot-volumes=false"], json!({"snapshotVolumes": false})),
+        (&["--snapshot-move-data"], json!({"snapshotMoveData": true})),
+        (&["--data-mover", "m"], json!({"datamover": "m"})),
+        (&["--default-volumes-to-fs-backup=f"], json!({"defaultVolumesToFsBackup": false})),
+        (&["--parallel-files-upload", "4"], json!({"uploaderConfig": {"parallelFilesUpload": 4}})),
+        (&["--parallel-files-upload", "0"], json!({})),
+        (
+            &["--volume-group-snapshot-label-key", "x.io/g"],
+            json!({"volumeGroupSnapshotLabelKey": "x.io/g"}),
+        ),
+        (&["--csi-snapshot-timeout", "1m"], json!({"csiSnapshotTimeout": "1m0s"})),
+        (&["--item-operation-timeout", "90s"], json!({"itemOperationTimeout": "1m30s"})),
+    ] {
+        assert_eq!(spec_of(line).unwrap(), expected, "{line:?}");
+    }
+}
+
+#[test]
+fn what_contradicts_itself_is_refused() {
+    for (line, reason) in [
+        (
+            &["--include-resources=pods", "--include-cluster-scoped-resources=*"][..],
+            "cannot be mixed with",
+        ),
+        (
+            &["--include-cluster-resources=false", "--exclude-namespace-scoped-resources=pods"],
+            "cannot be mixed with",
+        ),
+        (&["--exclude-namespaces=*"], "would leave nothing"),
+        (&["--include-namespaces=*,a"], "say either"),
+        (&["--include-namespaces=a,b", "--exclude-namespaces=b"], "`b` is both"),
+        (&["--ordered-resources=pods"], "not `pods`"),
+        (&["--ordered-resources=pods=a;"], "not ``"),
+        (&["--selector=a="], ""),
+        (&["--selector=a=b=c"], "is no label selector"),
+    ] {
+        match spec_of(line) {
+            Ok(_) => assert_eq!(reason, "", "{line:?}"),
+            Err(error) => {
+                assert!(!reason.is_empty() && error.to_string().contains(reason), "{error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_read_is_refused() {
+    for line in [
+        &["--ttl", "30d"][..],
+        &["--ttl=-1h"],
+        &["--include-namespaces", "a,,b"],
+        &["--snapshot-volumes=perhaps"],
+        &["--parallel-files-upload=-1"],
+        &["--labels", "a"],
+        &["-l", "a=b", "--or-selector", "c=d"],
+        &["-o", "yaml", "--wait"],
+        &["--resource-policies-configmap"],
+    ] {
+        let words = ["create"].iter().chain(line);
+        assert!(Line::try_parse_from(words).is_err(), "{line:?}");
+    }
+}
+
+#[test]
+fn labels_and_annotations_are_put_on_the_backup() {
+    let args =
+        parse(&["b", "--labels", "a=1,b=2", "--labels", "b=3", "--annotations", "\"c=d,e\""]);
+    let mut backup = Backup::new("b", BackupSpec::default());
+    decorate(&mut backup, &args);
+    let metadata = serde_json::to_value(&backup.metadata).unwrap();
+    let expected =
+        json!({"name": "b", "labels": {"a": "1", "b": "3"}, "annotations": {"c": "d,e"}});
+    assert_eq!(metadata, expected);
+
+    let mut plain = Backup::new("b", BackupSpec::default());
+    decorate(&mut plain, &parse(&["b"]));
+    assert_eq!(serde_json::to_value(&plain.metadata).unwrap(), json!({"name": "b"}));
+}
+
+fn schedule(value: &Value) -> Schedule {
+    serde_json::from_value(json!({
+        "apiVersion": "velero.io/v1", "kind": "Schedule",
+        "metadata": {
+            "name": "nightly", "namespace": "velero", "uid": "u",
+            "labels": {"of": "schedule"},
+            "annotations": {"note": "kept", LAST_APPLIED: "{}"},
+        },
+        "spec": value,
+    }))
+    .unwrap()
+}
+
+#[test]
+fn a_schedule_lends_its_template_its_labels_and_its_name() {
+    let now: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
+    let schedule = schedule(&json!({
+        "schedule": "@daily", "template": {"ttl": "1h0m0s", "includedNamespaces": ["a"]},
+        "useOwnerReferencesInBackup": true,
+    }));
+    let backup = from_schedule(&schedule, None, now).unwrap();
+    assert_eq!(
+        serde_json::to_value(&backup.metadata).unwrap(),
+        json!({
+            "name": "nightly-20260102030405",
+            "labels": {"of": "schedule", "velero.io/schedule-name": "nightly"},
+            "annotations": {"note": "kept"},
+            "ownerReferences": [{
+                "apiVersion": "velero.io/v1", "kind": "Schedule", "name": "nightly", "uid": "u",
+                "controller": true,
+            }],
+        })
+    );
+    assert_eq!(backup.spec.included_namespaces, ["a"]);
+    assert_eq!(backup.spec.ttl, Duration::from_seconds(3600));
+}
+
+#[test]
+fn labels_of_the_template_stand_in_for_those_of_the_schedule() {
+    let schedule = schedule(&json!({
+        "schedule": "@daily", "template": {"metadata": {"labels": {"of": "template"}}},
+    }));
+    let name = BackupName::new("mine").unwrap();
+    let backup = from_schedule(&schedule, Some(&name), Timestamp::UNIX_EPOCH).unwrap();
+    assert_eq!(backup.name_any(), "mine");
+    assert_eq!(backup.labels()["of"], "template");
+    assert_eq!(backup.labels()["velero.io/schedule-name"], "nightly");
+    assert!(backup.owner_references().is_empty());
+}

@@ -1,0 +1,170 @@
+//! A backup for programs. Keys are Velero's where it has them.
+
+use bowline_api::backup::{BackupResourceHook, BackupResourceHooks};
+use bowline_api::{Backup, BackupPhase, BackupSpec, BackupStatus};
+use bowline_store::file::{BackupVolumeInfo, Method};
+use serde_json::{Map, Value, json};
+
+use super::super::phase;
+use super::Files;
+use super::text::has_scoped_filters;
+use crate::describe::document;
+use crate::describe::section::{NONE_INCLUDED, choice, excluded, included, selector_text, time};
+use crate::run::Run as _;
+
+pub(super) fn render(backup: &Backup, files: &Files, details: bool) -> Value {
+    let status = backup.status.clone().unwrap_or_default();
+    let mut document = document::new(backup);
+    document["spec"] = spec(&backup.spec);
+    document["status"] = self::status(backup, &status, files, details);
+    if let Some(policy) = &backup.spec.resource_policy {
+        document["resourcePolicies"] = json!({"type": policy.kind, "name": policy.name});
+    }
+    document::results(&mut document, &backup.summary(), files.results.as_ref());
+    document
+}
+
+fn spec(spec: &BackupSpec) -> Value {
+    let resources = if has_scoped_filters(spec) {
+        json!({
+            "includedClusterScoped": excluded(&spec.included_cluster_scoped_resources),
+            "excludedClusterScoped": excluded(&spec.excluded_cluster_scoped_resources),
+            "includedNamespaceScoped": included(&spec.included_namespace_scoped_resources),
+            "excludedNamespaceScoped": excluded(&spec.excluded_namespace_scoped_resources),
+        })
+    } else {
+        json!({
+            "included": included(&spec.included_resources),
+            "excluded": excluded(&spec.excluded_resources),
+            "clusterScoped": choice(spec.include_cluster_resources, "excluded", "included", "auto"),
+        })
+    };
+    let any = spec.or_label_selectors.iter().map(|selector| selector_text(Some(selector)));
+    let mut document = json!({
+        "namespaces": {
+            "included": included(&spec.included_namespaces),
+            "excluded": excluded(&spec.excluded_namespaces),
+        },
+        "resources": resources,
+        "labelSelector": selector_text(spec.label_selector.as_ref()),
+        "orLabelSelectors": any.collect::<Vec<_>>(),
+        "storageLocation": spec.storage_location,
+        "volumeSnapshotLocations": spec.volume_snapshot_locations,
+        "veleroNativeSnapshotPVs": choice(spec.snapshot_volumes, "false", "true", "auto"),
+        "veleroSnapshotMoveData": choice(spec.snapshot_move_data, "false", "true", "auto"),
+        "dataMover": if spec.data_mover.is_empty() { "<none>" } else { &spec.data_mover },
+        "TTL": spec.ttl,
+        "CSISnapshotTimeout": spec.csi_snapshot_timeout,
+        "itemOperationTimeout": spec.item_operation_timeout,
+    });
+    if !spec.hooks.resources.is_empty() {
+        let hooks = spec.hooks.resources.iter().map(|hook| (hook.name.clone(), self::hook(hook)));
+        document["hooks"] = json!({"resources": hooks.collect::<Map<_, _>>()});
+    }
+    if !spec.ordered_resources.is_empty() {
+        document["orderedResources"] = json!(spec.ordered_resources);
+    }
+    document
+}
+
+fn hook(hook: &BackupResourceHooks) -> Value {
+    let exec = |hooks: &[BackupResourceHook]| {
+        let exec = hooks.iter().filter_map(|hook| hook.exec.as_ref()).map(|exec| {
+            json!({
+                "container": exec.container,
+                "command": exec.command.join(" "),
+                "onError": exec.on_error,
+                "timeout": exec.timeout,
+            })
+        });
+        exec.collect::<Vec<_>>()
+    };
+    json!({
+        "namespaces": {
+            "included": included(&hook.included_namespaces),
+            "excluded": excluded(&hook.excluded_namespaces),
+        },
+        "resources": {
+            "included": included(&hook.included_resources),
+            "excluded": excluded(&hook.excluded_resources),
+        },
+        "labelSelector": selector_text(hook.label_selector.as_ref()),
+        "preExecHook": exec(&hook.pre),
+        "postExecHook": exec(&hook.post),
+    })
+}
+
+fn status(backup: &Backup, status: &BackupStatus, files: &Files, details: bool) -> Value {
+    let mut document = json!({
+        "backupFormatVersion": status.format_version,
+        "started": time(status.start_timestamp.as_ref()),
+        "completed": time(status.completion_timestamp.as_ref()),
+        "expiration": time(status.expiration.as_ref()),
+    });
+    let mut add = |key: &str, value: Value| document[key] = value;
+    if let Some(progress) = &status.progress {
+        let (total, done) = match phase(backup) {
+            BackupPhase::InProgress => ("estimatedTotalItemsToBeBackedUp", "itemsBackedUpSoFar"),
+            _ => ("totalItemsToBeBackedUp", "itemsBackedUp"),
+        };
+        add(total, progress.total_items.into());
+        add(done, progress.items_backed_up.into());
+    }
+    if status.backup_item_operations_attempted > 0 {
+        let counts = (
+            status.backup_item_operations_attempted,
+            status.backup_item_operations_completed,
+            status.backup_item_operations_failed,
+        );
+        let operations = document::operations(counts, files.operations.as_ref());
+        add("backupItemOperations", operations);
+    }
+    match &files.volumes {
+        None => {}
+        Some(Ok(volumes)) => add("backupVolumes", self::volumes(volumes, details)),
+        Some(Err(reason)) => add("backupVolumes", json!({"errorGetBackupVolumeInfo": reason})),
+    }
+    if let Some(hooks) = &status.hook_status {
+        add("hooksAttempted", hooks.hooks_attempted.into());
+        add("hooksFailed", hooks.hooks_failed.into());
+    }
+    let (key, error) = ("resourceList", "errorGettingResourceList");
+    document::fetched(&mut document, key, error, files.resources.as_ref());
+    document
+}
+
+/// Volumes by how they were saved: with details as they stand in the file, else by their names.
+fn volumes(volumes: &[BackupVolumeInfo], details: bool) -> Value {
+    let one = |volume: &BackupVolumeInfo| {
+        if details {
+            return json!(volume);
+        }
+        let BackupVolumeInfo { pvc_namespace, pvc_name, pv_name, result, .. } = volume;
+        let mut short = json!({
+            "pvcNamespace": pvc_namespace, "pvcName": pvc_name, "pvName": pv_name, "result": result,
+        });
+        if volume.skipped {
+            short["skippedReason"] = json!(volume.skipped_reason);
+        }
+        short
+    };
+    let listed = |is_meant: &dyn Fn(&BackupVolumeInfo) -> bool| -> Vec<Value> {
+        volumes.iter().filter(|volume| is_meant(volume)).map(one).collect()
+    };
+    // Velero has these words where it has no list.
+    let by = |method: Method| match listed(&|volume| {
+        !volume.skipped && volume.backup_method.as_ref() == Some(&method)
+    }) {
+        listed if listed.is_empty() => json!(NONE_INCLUDED),
+        listed => listed.into(),
+    };
+    json!({
+        "nativeSnapshots": by(Method::NativeSnapshot),
+        "csiSnapshots": by(Method::CsiSnapshot),
+        "podVolumeBackups": by(Method::PodVolumeBackup),
+        "others": listed(&|volume| {
+            !volume.skipped && matches!(&volume.backup_method, None | Some(Method::Other(_)))
+        }),
+        "skipped": listed(&|volume| volume.skipped),
+    })
+}

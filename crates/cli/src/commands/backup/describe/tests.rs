@@ -1,0 +1,176 @@
+use bowline_store::file::Messages;
+use serde_json::json;
+
+use super::*;
+
+/// A backup that has something in every section.
+fn full() -> Backup {
+    serde_json::from_value(json!({
+        "apiVersion": "velero.io/v1", "kind": "Backup",
+        "metadata": {
+            "name": "full", "namespace": "velero",
+            "labels": {"velero.io/storage-location": "default", "a": "b"},
+            "annotations": {"velero.io/global-backup-volume-policy-configmap": "everywhere"},
+        },
+        "spec": {
+            "includedNamespaces": ["app", "db"], "excludedNamespaces": ["kube-system"],
+            "includedResources": ["pods"], "includeClusterResources": true,
+            "labelSelector": {"matchLabels": {"app": "web"}},
+            "storageLocation": "default", "volumeSnapshotLocations": ["fast"],
+            "snapshotVolumes": true, "defaultVolumesToFsBackup": false, "ttl": "720h0m0s",
+            "csiSnapshotTimeout": "10m0s", "itemOperationTimeout": "4h0m0s",
+            "resourcePolicy": {"kind": "configmap", "name": "policy"},
+            "uploaderConfig": {"parallelFilesUpload": 4},
+            "orderedResources": {"pods": "app/a,app/b", "persistentvolumes": "pv1"},
+            "hooks": {"resources": [{
+                "name": "freeze", "includedNamespaces": ["db"],
+                "labelSelector": {"matchLabels": {"app": "db"}},
+                "pre": [{"exec": {"container": "db", "command": ["fsfreeze", "-f", "/data"],
+                         "onError": "Fail", "timeout": "30s"}}],
+                "post": [{"exec": {"command": ["fsfreeze", "-u", "/data"], "timeout": "0s"}}],
+            }]},
+        },
+        "status": {
+            "phase": "PartiallyFailed", "formatVersion": "1.1.0", "errors": 2, "warnings": 1,
+            "startTimestamp": "2026-01-02T03:04:05Z", "completionTimestamp": "2026-01-02T03:05:06Z",
+            "expiration": "2026-02-01T03:04:05Z",
+            "progress": {"totalItems": 121, "itemsBackedUp": 120},
+            "backupItemOperationsAttempted": 2, "backupItemOperationsCompleted": 1,
+            "backupItemOperationsFailed": 1,
+            "hookStatus": {"hooksAttempted": 4, "hooksFailed": 1},
+        },
+    }))
+    .unwrap()
+}
+
+fn files() -> Files {
+    let mut errors = Messages::default();
+    errors.velero.push("plugin x.io/a\u{1b}[2J: it\nhas two lines".to_owned());
+    errors.add("db", "pods/db-0: the hook failed");
+    let mut warnings = Messages::default();
+    warnings.add("", "nodes/n: skipped");
+    let volumes = json!([
+        {"pvName": "pv-skip", "pvcName": "tmp", "pvcNamespace": "app", "skipped": true,
+         "skippedReason": "volumeSnapshot: no snapshotter;"},
+        {"pvName": "pv-1", "pvcName": "data", "pvcNamespace": "app", "backupMethod": "NativeSnapshot",
+         "result": "succeeded", "preserveLocalSnapshot": true, "nativeSnapshotInfo": {
+             "snapshotHandle": "snap-1", "volumeType": "ssd", "volumeAZ": "z1", "iops": "0",
+             "Phase": "Completed"}},
+        {"pvName": "pv-2", "pvcName": "log", "pvcNamespace": "app", "backupMethod": "CSISnapshot",
+         "result": "failed", "snapshotDataMoved": true, "preserveLocalSnapshot": true,
+         "csiSnapshotInfo": {"snapshotHandle": "h", "size": 4096, "driver": "csi.x.io",
+                             "vscName": "vsc", "operationID": "op"},
+         "snapshotDataMovementInfo": {"dataMover": "", "uploaderType": "kopia",
+                                      "snapshotHandle": "s", "operationID": "du-1", "size": 5,
+                                      "incrementalSize": 1, "Phase": "Failed"}},
+        {"pvcName": "tmp", "pvcNamespace": "app", "pvName": "pv-3", "backupMethod": "PodVolumeBackup",
+         "result": "succeeded", "pvbInfo": {"snapshotHandle": "k", "size": 7, "uploaderType": "kopia",
+            "volumeName": "tmp", "podName": "web-0", "podNamespace": "app", "nodeName": "n",
+            "Phase": "Completed"}},
+        {"pvName": "pv-4", "backupMethod": "Teleport"},
+    ]);
+    let operations = json!([
+        {"spec": {"backupName": "full", "backupItemAction": "x.io/a", "operationID": "op-1",
+                  "resourceIdentifier": {"Group": "", "Resource": "persistentvolumeclaims",
+                                         "Namespace": "app", "Name": "data"},
+                  "postOperationItems": [{"Group": "x.io", "Resource": "things", "Namespace": "",
+                                          "Name": "t"}]},
+         "status": {"phase": "Failed", "error": "no space", "nCompleted": 1, "nTotal": 3,
+                    "operationUnits": "bytes", "description": "uploading",
+                    "created": "2026-01-02T03:04:06Z", "updated": "2026-01-02T03:04:07Z"}},
+    ]);
+    let resources = json!({"v1/Pod": ["app/web-0", "db/db-0"], "v1/Namespace": ["app"]});
+    Files {
+        results: Some(Ok(Results { errors, warnings })),
+        volumes: Some(Ok(serde_json::from_value(volumes).unwrap())),
+        operations: Some(Ok(serde_json::from_value(operations).unwrap())),
+        resources: Some(Ok(serde_json::from_value(resources).unwrap())),
+    }
+}
+
+/// What is downloaded without `--details`.
+fn few_files() -> Files {
+    Files { operations: None, resources: None, ..files() }
+}
+
+fn unreadable() -> Files {
+    Files {
+        results: Some(Err("cannot read BackupResults: no".to_owned())),
+        volumes: Some(Err("cannot read BackupVolumeInfos: no".to_owned())),
+        operations: Some(Err("cannot read BackupItemOperations: no".to_owned())),
+        resources: Some(Err("cannot read BackupResourceList: no".to_owned())),
+    }
+}
+
+fn early(status: &Value) -> Backup {
+    let mut backup = full();
+    backup.metadata.labels = None;
+    backup.metadata.annotations = None;
+    backup.spec = serde_json::from_value(json!({
+        "includedClusterScopedResources": ["*"], "excludedNamespaceScopedResources": ["events"],
+        "orLabelSelectors": [{"matchLabels": {"a": "b"}}, {"matchLabels": {"c": "d"}}],
+    }))
+    .unwrap();
+    backup.status = serde_json::from_value(status.clone()).unwrap();
+    backup
+}
+
+#[test]
+fn a_backup_with_details() {
+    insta::assert_snapshot!(text::render(&full(), &files(), true));
+}
+
+#[test]
+fn a_backup_without_details() {
+    insta::assert_snapshot!(text::render(&full(), &few_files(), false));
+}
+
+#[test]
+fn a_backup_whose_files_cannot_be_read() {
+    let text = text::render(&full(), &unreadable(), true);
+    for line in [
+        "Warnings:  1 <cannot read BackupResults: no>",
+        "Errors:    2 <cannot read BackupResults: no>",
+        "Backup Item Operations:  1 of 2 completed successfully, 1 failed \
+         <cannot read BackupItemOperations: no>",
+        "Resource List:  <cannot read BackupResourceList: no>",
+        "Backup Volumes:  <cannot read BackupVolumeInfos: no>",
+    ] {
+        assert!(text.lines().any(|found| found == line), "no {line:?} in {text}");
+    }
+    let json = json::render(&full(), &unreadable(), true);
+    assert_eq!(json["errors"]["errorGettingErrors"], "cannot read BackupResults: no");
+    assert_eq!(json["status"]["errorGettingResourceList"], "cannot read BackupResourceList: no");
+}
+
+#[test]
+fn a_backup_that_runs() {
+    let running = early(&json!({
+        "phase": "InProgress", "formatVersion": "1.1.0",
+        "startTimestamp": "2026-01-02T03:04:05Z", "expiration": "2026-02-01T03:04:05Z",
+        "progress": {"totalItems": 121, "itemsBackedUp": 12},
+    }));
+    insta::assert_snapshot!(text::render(&running, &Files::default(), false));
+}
+
+#[test]
+fn a_backup_that_was_refused() {
+    let refused = early(&json!({
+        "phase": "FailedValidation", "validationErrors": ["no location `x`", "no namespace `y`"],
+    }));
+    let text = text::render(&refused, &Files::default(), false);
+    let errors = "Validation errors:  no location `x`\n                    no namespace `y`\n";
+    assert!(text.contains(errors), "{text}");
+    assert!(!text.contains("Backup Volumes"), "{text}");
+}
+
+#[test]
+fn a_backup_as_json() {
+    insta::assert_snapshot!(format!("{:#}", json::render(&full(), &files(), true)));
+}
+
+#[test]
+fn a_backup_as_json_without_details() {
+    let json = json::render(&full(), &few_files(), false);
+    insta::assert_snapshot!(format!("{:#}", json["status"]));
+}

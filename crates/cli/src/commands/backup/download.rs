@@ -1,0 +1,180 @@
+//! `bowline backup download`
+
+use std::io::{self, IsTerminal as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use bowline_api::Backup;
+use bowline_api::download_request::DownloadTargetKind;
+use bowline_store::decode::Limits;
+use indicatif::{BinaryBytes, ProgressBar, ProgressStyle};
+use tempfile::NamedTempFile;
+use tokio::io::AsyncWriteExt as _;
+
+use crate::args::{InstallationArgs, TrustArgs};
+use crate::download::{Body, Downloads};
+use crate::exit::{Exit, until_asked_to_end};
+use crate::installation::Installation;
+use crate::run::Run as _;
+use crate::{flags, listing, output};
+
+/// How often a line about progress is worth it, where there is no bar.
+const PROGRESS_PAUSE: Duration = Duration::from_secs(10);
+
+/// Download the archive with the objects of a backup
+///
+/// The data of volumes is not in it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The backup
+    name: String,
+
+    /// The file to write [default: NAME-data.tar.gz in this folder]
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+
+    /// Replace the file if there is one
+    #[arg(long)]
+    force: bool,
+
+    /// How long the server may take to hand it out; the download itself takes as long as it takes
+    #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = flags::timeout)]
+    timeout: Duration,
+
+    #[command(flatten)]
+    trust: TrustArgs,
+}
+
+pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::Result<Exit> {
+    let installation = Installation::connect(installation).await?;
+    let name = &args.name;
+    let backup: Backup = listing::get(&installation, name).await?;
+    if let Err(reason) = backup.has_files() {
+        bail!("backup `{name}` has no archive yet: {reason}");
+    }
+    let target = match &args.output {
+        Some(path) => path.clone(),
+        None => PathBuf::from(format!("{name}-data.tar.gz")),
+    };
+    check(&target, args.force)?;
+    let location = &backup.spec.storage_location;
+    let downloads = Downloads::new(&installation, location, &args.trust, args.timeout).await?;
+    let asked_to_end = until_asked_to_end()?;
+    let downloaded = async {
+        let limit = Limits::ARCHIVE.packed;
+        let body = downloads.open(DownloadTargetKind::BackupContents, name, limit).await?;
+        save(body, &target, args.force).await
+    };
+    tokio::select! {
+        downloaded = downloaded => {
+            let size = downloaded.with_context(|| format!("cannot download backup `{name}`"))?;
+            let path = target.display();
+            output::say(format_args!("backup `{name}` is in {path}, {}", BinaryBytes(size)));
+            Ok(Exit::Success)
+        }
+        exit = asked_to_end => {
+            downloads.abandon().await;
+            Ok(exit)
+        }
+    }
+}
+
+/// Whether the file may be written, before anything is downloaded.
+fn check(target: &Path, force: bool) -> anyhow::Result<()> {
+    let path = target.display();
+    let Ok(metadata) = target.symlink_metadata() else { return Ok(()) };
+    if !force {
+        bail!("{path} is there already; replace it with --force, or choose another with -o");
+    }
+    if !metadata.is_file() {
+        bail!("{path} is no file; choose one with -o");
+    }
+    Ok(())
+}
+
+/// Writes beside the target and renames at the end, so that there is never half a file. Returns its
+/// size.
+async fn save(mut body: Body, target: &Path, force: bool) -> anyhow::Result<u64> {
+    let folder = match target.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    // For the user's eyes only, as such files are created.
+    let file = NamedTempFile::with_prefix_in(".bowline-download-", folder)
+        .with_context(|| format!("cannot write in {}", folder.display()))?;
+    let cannot = || format!("cannot write {}", target.display());
+    let mut writer = tokio::fs::File::from_std(file.as_file().try_clone().with_context(cannot)?);
+    let mut progress = Progress::start(body.length());
+    let mut size = 0;
+    while let Some(piece) = body.next().await? {
+        writer.write_all(&piece).await.with_context(cannot)?;
+        size += piece.len() as u64;
+        progress.at(size);
+    }
+    writer.sync_all().await.with_context(cannot)?;
+    let renamed = if force { file.persist(target) } else { file.persist_noclobber(target) };
+    renamed.map_err(|error| error.error).with_context(cannot)?;
+    Ok(size)
+}
+
+/// How far the download is: a bar on a terminal, else a line now and then.
+struct Progress {
+    length: Option<u64>,
+    bar: Option<ProgressBar>,
+    spoke: Instant,
+}
+
+impl Progress {
+    fn start(length: Option<u64>) -> Self {
+        let bar = io::stderr().is_terminal().then(|| {
+            let (bar, template) = match length {
+                Some(length) => (
+                    ProgressBar::new(length),
+                    "[{bar:30}] {binary_bytes} of {binary_total_bytes}, {binary_bytes_per_sec}",
+                ),
+                None => (ProgressBar::new_spinner(), "{spinner} {binary_bytes} {elapsed}"),
+            };
+            if let Ok(style) = ProgressStyle::with_template(template) {
+                bar.set_style(style.progress_chars("=> "));
+            }
+            bar
+        });
+        Self { length, bar, spoke: Instant::now() }
+    }
+
+    fn at(&mut self, size: u64) {
+        if let Some(bar) = &self.bar {
+            bar.set_position(size);
+        } else if self.spoke.elapsed() >= PROGRESS_PAUSE {
+            self.spoke = Instant::now();
+            let of = self.length.map(|length| format!(" of {}", BinaryBytes(length)));
+            output::say(format_args!("{}{}", BinaryBytes(size), of.unwrap_or_default()));
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_replaced_only_when_told_and_nothing_else_ever() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("f");
+        assert!(check(&file, false).is_ok());
+        std::fs::write(&file, "mine").unwrap();
+        assert!(check(&file, false).unwrap_err().to_string().contains("--force"));
+        assert!(check(&file, true).is_ok());
+        assert!(check(folder.path(), true).unwrap_err().to_string().contains("no file"));
+        assert!(check(Path::new("/dev/null"), true).is_err());
+    }
+}

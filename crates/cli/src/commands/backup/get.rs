@@ -1,0 +1,153 @@
+//! `bowline backup get`
+
+use bowline_api::{Backup, Duration};
+use jiff::Timestamp;
+use kube::ResourceExt as _;
+
+use crate::args::InstallationArgs;
+use crate::exit::Exit;
+use crate::installation::Installation;
+use crate::listing::{self, Format, LabelColumns};
+use crate::run::Run as _;
+use crate::sheet::NONE;
+use crate::{moment, selector};
+
+/// List backups
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The backups to list [default: all]
+    names: Vec<String>,
+
+    /// List only backups with these labels
+    #[arg(short = 'l', long, value_name = "SELECTOR", conflicts_with = "names")]
+    selector: Option<String>,
+
+    /// How to print them
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+    output: Format,
+
+    #[command(flatten)]
+    labels: LabelColumns,
+}
+
+pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::Result<Exit> {
+    let installation = Installation::connect(installation).await?;
+    let selector = args.selector.as_deref();
+    let mut backups: Vec<Backup> = listing::find(&installation, &args.names, selector).await?;
+    listing::sort_series(&mut backups);
+    let table = |backups: &[_]| table(backups, &args.labels, Timestamp::now());
+    listing::show(&installation, backups, &args.names, args.output, table)
+}
+
+fn table(backups: &[Backup], labels: &LabelColumns, now: Timestamp) -> String {
+    let header = [
+        "NAME",
+        "STATUS",
+        "ERRORS",
+        "WARNINGS",
+        "CREATED",
+        "EXPIRES",
+        "STORAGE LOCATION",
+        "QUEUE POSITION",
+        "SELECTOR",
+    ];
+    listing::table(backups, header, |backup| row(backup, now), labels)
+}
+
+fn row(backup: &Backup, now: Timestamp) -> [String; 9] {
+    let status = backup.status.clone().unwrap_or_default();
+    let created = status.start_timestamp.as_ref().map_or_else(|| NONE.to_owned(), moment::text);
+    let expires = expiration(backup);
+    let expires = expires.map_or_else(|| "n/a".to_owned(), |then| moment::distance(then, now));
+    let position = match status.queue_position {
+        0 => String::new(),
+        position => position.to_string(),
+    };
+    let selector = backup.spec.label_selector.as_ref().map(selector::text);
+    let selector = selector.filter(|text| !text.is_empty()).unwrap_or_else(|| NONE.to_owned());
+    [
+        backup.name_any(),
+        backup.state(),
+        status.errors.to_string(),
+        status.warnings.to_string(),
+        created,
+        expires,
+        backup.spec.storage_location.clone(),
+        position,
+        selector,
+    ]
+}
+
+/// When it may be deleted, as far as one can know.
+fn expiration(backup: &Backup) -> Option<Timestamp> {
+    let known = backup.status.as_ref().and_then(|status| status.expiration.as_ref());
+    if let Some(time) = known {
+        return Some(time.0);
+    }
+    let ttl = backup.spec.ttl;
+    let created = backup.metadata.creation_timestamp.as_ref().filter(|_| ttl > Duration::ZERO)?;
+    created.0.checked_add(ttl.to_std()?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn backup(name: &str, spec: &Value, status: &Value) -> Backup {
+        serde_json::from_value(json!({
+            "apiVersion": "velero.io/v1", "kind": "Backup",
+            "metadata": {
+                "name": name, "creationTimestamp": "2026-01-02T03:04:05Z",
+                "labels": {"velero.io/storage-location": "default"},
+            },
+            "spec": spec, "status": status,
+        }))
+        .unwrap()
+    }
+
+    fn backups() -> Vec<Backup> {
+        let done = json!({
+            "phase": "Completed", "warnings": 2, "startTimestamp": "2026-01-02T03:04:06Z",
+            "expiration": "2026-02-01T03:04:06Z",
+        });
+        let failed = json!({
+            "phase": "PartiallyFailed", "errors": 12, "startTimestamp": "2026-01-01T03:04:06Z",
+            "expiration": "2026-01-02T01:04:06Z",
+        });
+        let selector =
+            json!({"storageLocation": "other", "labelSelector": {"matchLabels": {"app": "web"}}});
+        vec![
+            backup("nightly-20260101030405", &json!({"storageLocation": "default"}), &failed),
+            backup("nightly-20260102030405", &json!({"storageLocation": "default"}), &done),
+            backup("by-hand", &selector, &json!({"phase": "Queued", "queuePosition": 3})),
+            backup("fresh", &json!({"ttl": "48h0m0s"}), &json!(null)),
+        ]
+    }
+
+    #[test]
+    fn the_table_shows_what_velero_shows() {
+        let now: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
+        let mut backups = backups();
+        listing::sort_series(&mut backups);
+        insta::assert_snapshot!(table(&backups, &LabelColumns::default(), now));
+    }
+
+    #[test]
+    fn labels_become_columns() {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            labels: LabelColumns,
+        }
+        let words = ["get", "-L", "velero.io/storage-location,app", "--show-labels"];
+        let line = Line::try_parse_from(words).unwrap();
+        let table = table(&backups()[..1], &line.labels, Timestamp::UNIX_EPOCH);
+        let [header, row] = table.lines().collect::<Vec<_>>().try_into().unwrap();
+        assert!(header.ends_with("SELECTOR   STORAGE-LOCATION   APP      LABELS"), "{header}");
+        let end = "<none>     default            <none>   velero.io/storage-location=default";
+        assert!(row.ends_with(end), "{row}");
+    }
+}

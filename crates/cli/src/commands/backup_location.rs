@@ -1,0 +1,83 @@
+//! `bowline backup-location`: the places where backups are kept.
+
+mod create;
+mod delete;
+mod get;
+mod set;
+
+use anyhow::bail;
+use bowline_api::BackupStorageLocation;
+use k8s_openapi::api::core::v1::SecretKeySelector;
+use kube::ResourceExt;
+
+use crate::args::InstallationArgs;
+use crate::exit::Exit;
+use crate::installation::Installation;
+use crate::listing;
+
+/// Manage the places where backups are kept
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    installation: InstallationArgs,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    Create(create::Args),
+    Get(get::Args),
+    Set(set::Args),
+    Delete(delete::Args),
+}
+
+pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
+    let Args { installation, command } = args;
+    match command {
+        Command::Create(command) => create::run(command, &installation).await,
+        Command::Get(command) => get::run(command, &installation).await,
+        Command::Set(command) => set::run(command, &installation).await,
+        Command::Delete(command) => delete::run(command, &installation).await,
+    }
+}
+
+/// Reads `SECRET=KEY`.
+fn credential(text: &str) -> Result<SecretKeySelector, String> {
+    match text.split_once('=') {
+        Some((secret, key)) if !secret.is_empty() && !key.is_empty() && !key.contains(',') => {
+            Ok(SecretKeySelector { name: secret.to_owned(), key: key.to_owned(), optional: None })
+        }
+        _ => Err("expected one SECRET=KEY".to_owned()),
+    }
+}
+
+/// There is one default at most. Which one is a decision of the user's.
+async fn check_no_other_default(installation: &Installation, name: &str) -> anyhow::Result<()> {
+    let locations: Vec<BackupStorageLocation> = listing::find(installation, &[], None).await?;
+    let other = locations
+        .iter()
+        .filter(|location| location.spec.default)
+        .map(ResourceExt::name_any)
+        .find(|default| default != name);
+    if let Some(other) = other {
+        let hint = installation.hint(&format!("backup-location set {other} --default=false"));
+        bail!("location `{other}` is the default already; first say {hint}");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_credential_is_one_key_of_one_secret() {
+        let selector = credential("cloud=key.json").unwrap();
+        assert_eq!((selector.name.as_str(), selector.key.as_str()), ("cloud", "key.json"));
+        for bad in ["", "cloud", "=key", "cloud=", "a=b,c=d"] {
+            assert!(credential(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! `bowline backup-location create`
+
+use std::path::PathBuf;
+
+use anyhow::bail;
+use bowline_api::backup_storage_location::{AccessMode, ObjectStorageLocation};
+use bowline_api::{BackupStorageLocation, BackupStorageLocationSpec, Duration};
+use bowline_store::{BackupName, Prefix};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::SecretKeySelector;
+use kube::ResourceExt as _;
+use kube::api::PostParams;
+
+use super::{check_no_other_default, credential};
+use crate::args::InstallationArgs;
+use crate::exit::Exit;
+use crate::flags::{self, Pairs};
+use crate::installation::{Installation, is_already_there};
+use crate::listing::{self, ObjectFormat};
+use crate::{client_config, output, trust};
+
+/// Add a place for backups
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The name of the location
+    name: String,
+
+    /// Who keeps the objects: the name of an object store plugin, such as aws
+    #[arg(long, value_name = "NAME")]
+    provider: String,
+
+    /// The bucket
+    #[arg(long, value_name = "NAME", value_parser = bucket)]
+    bucket: String,
+
+    /// The folder in the bucket [default: its root]
+    #[arg(long, value_name = "PATH")]
+    prefix: Option<String>,
+
+    /// The key of a Secret with the credentials of this location [default: the server's]
+    #[arg(long, value_name = "SECRET=KEY", value_parser = credential)]
+    credential: Option<SecretKeySelector>,
+
+    /// Let backups that name no location go here
+    #[arg(long)]
+    default: bool,
+
+    /// How often to bring backups found here into the cluster; 0s for never [default: the server's,
+    /// 1m]
+    #[arg(long, value_name = "DURATION", value_parser = flags::duration)]
+    backup_sync_period: Option<Duration>,
+
+    /// How often to check that the location can be used; 0s for never [default: the server's, 1m]
+    #[arg(long, value_name = "DURATION", value_parser = flags::duration)]
+    validation_frequency: Option<Duration>,
+
+    /// Settings for the provider
+    #[arg(long, value_name = "KEY=VALUE,…", value_parser = flags::pairs)]
+    config: Vec<Pairs>,
+
+    /// Labels to put on the location
+    #[arg(long, value_name = "KEY=VALUE,…", value_parser = flags::pairs)]
+    labels: Vec<Pairs>,
+
+    /// A file with certificates to trust when talking to the provider
+    #[arg(long, value_name = "FILE")]
+    cacert: Option<PathBuf>,
+
+    /// What may be done with backups here
+    #[arg(long, value_name = "MODE", default_value = "ReadWrite")]
+    access_mode: Mode,
+
+    /// Print the location instead of adding it
+    #[arg(short, long, value_name = "FORMAT")]
+    output: Option<ObjectFormat>,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+#[value(rename_all = "PascalCase")]
+enum Mode {
+    /// Restore, add and delete
+    ReadWrite,
+    /// Restore only
+    ReadOnly,
+}
+
+pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::Result<Exit> {
+    let certificates = args.cacert.as_deref().map(trust::read_file).transpose()?;
+    let mut location = location(&args, certificates)?;
+    if let Some(format) = args.output {
+        let namespace = client_config::namespace(installation.namespace.as_deref())?;
+        location.metadata.namespace = Some(namespace);
+        output::data(listing::print_one(location, format)?)?;
+        return Ok(Exit::Success);
+    }
+    let installation = Installation::connect(installation).await?;
+    let name = location.name_any();
+    if args.default {
+        check_no_other_default(&installation, &name).await?;
+    }
+    let api = installation.api::<BackupStorageLocation>();
+    let params = PostParams::default();
+    let request = async {
+        match api.create(&params, &location).await {
+            Err(error) if is_already_there(&error) => Ok(None),
+            created => created.map(Some),
+        }
+    };
+    let doing = format!("create backup location `{name}`");
+    let hint = installation.hint(&format!("backup-location get {name}"));
+    if installation.ask(&doing, request).await?.is_none() {
+        bail!("there is a backup location `{name}` already; see {hint}");
+    }
+    output::say(format_args!("backup location `{name}` is created; see {hint}"));
+    Ok(Exit::Success)
+}
+
+/// The location that the command line asks for.
+fn location(args: &Args, certificates: Option<Vec<u8>>) -> anyhow::Result<BackupStorageLocation> {
+    let prefix = args.prefix.clone().unwrap_or_default();
+    // A prefix that the server could not use is told now.
+    Prefix::new(&prefix)?;
+    let spec = BackupStorageLocationSpec {
+        provider: args.provider.clone(),
+        config: flags::merged(&args.config),
+        credential: args.credential.clone(),
+        object_storage: Some(ObjectStorageLocation {
+            bucket: args.bucket.clone(),
+            prefix,
+            ca_cert: certificates.map(ByteString),
+            ..ObjectStorageLocation::default()
+        }),
+        default: args.default,
+        access_mode: Some(match args.access_mode {
+            Mode::ReadWrite => AccessMode::ReadWrite,
+            Mode::ReadOnly => AccessMode::ReadOnly,
+        }),
+        backup_sync_period: args.backup_sync_period,
+        validation_frequency: args.validation_frequency,
+        ..BackupStorageLocationSpec::default()
+    };
+    let mut location = BackupStorageLocation::new(BackupName::new(&args.name)?.as_str(), spec);
+    let labels = flags::merged(&args.labels);
+    location.metadata.labels = Some(labels).filter(|labels| !labels.is_empty());
+    Ok(location)
+}
+
+fn bucket(text: &str) -> Result<String, String> {
+    match text {
+        "" => Err("it needs a name".to_owned()),
+        text if text.contains('/') => {
+            Err("it has no slash; name a folder with --prefix".to_owned())
+        }
+        text => Ok(text.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[derive(Debug, clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn made(line: &[&str]) -> anyhow::Result<Value> {
+        let words = ["create", "l", "--provider", "aws", "--bucket", "b"].iter().chain(line);
+        let args = Line::try_parse_from(words)?.args;
+        Ok(serde_json::to_value(location(&args, Some(b"PEM".to_vec()))?)?)
+    }
+
+    #[test]
+    fn each_flag_sets_its_field() {
+        let location = made(&[
+            "--prefix=p/q",
+            "--credential=cloud=key",
+            "--default",
+            "--backup-sync-period=0s",
+            "--validation-frequency=5m",
+            "--config=region=x,s3Url=http://h",
+            "--config=profile=y",
+            "--labels=a=b",
+            "--access-mode=ReadOnly",
+        ]);
+        assert_eq!(
+            location.unwrap(),
+            json!({
+                "apiVersion": "velero.io/v1", "kind": "BackupStorageLocation",
+                "metadata": {"name": "l", "labels": {"a": "b"}},
+                "spec": {
+                    "provider": "aws",
+                    "config": {"region": "x", "s3Url": "http://h", "profile": "y"},
+                    "credential": {"name": "cloud", "key": "key"},
+                    "objectStorage": {"bucket": "b", "prefix": "p/q", "caCert": "UEVN"},
+                    "default": true, "accessMode": "ReadOnly",
+                    "backupSyncPeriod": "0s", "validationFrequency": "5m0s",
+                },
+            })
+        );
+    }
+
+    #[test]
+    fn what_is_not_said_is_left_to_the_server() {
+        let location = made(&[]).unwrap();
+        let spec = json!({
+            "provider": "aws", "accessMode": "ReadWrite",
+            "objectStorage": {"bucket": "b", "caCert": "UEVN"},
+        });
+        assert_eq!(location["spec"], spec);
+        assert_eq!(location["metadata"], json!({"name": "l"}));
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused() {
+        for line in [
+            &["--prefix=../up"][..],
+            &["--credential=cloud"],
+            &["--backup-sync-period=-1s"],
+            &["--config=region"],
+            &["--access-mode=WriteOnly"],
+        ] {
+            assert!(made(line).is_err(), "{line:?}");
+        }
+        let words = ["create", "l", "--provider=aws", "--bucket=b/p"];
+        assert!(Line::try_parse_from(words).unwrap_err().to_string().contains("--prefix"));
+    }
+}

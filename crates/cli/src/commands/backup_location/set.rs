@@ -1,0 +1,102 @@
+//! `bowline backup-location set`
+
+use std::path::PathBuf;
+
+use anyhow::bail;
+use bowline_api::BackupStorageLocation;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::SecretKeySelector;
+use kube::ResourceExt as _;
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
+
+use super::{check_no_other_default, credential};
+use crate::args::InstallationArgs;
+use crate::exit::Exit;
+use crate::installation::Installation;
+use crate::{flags, listing, output, trust};
+
+/// Change a place for backups
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The location to change
+    name: String,
+
+    /// A file with certificates to trust when talking to the provider
+    #[arg(long, value_name = "FILE")]
+    cacert: Option<PathBuf>,
+
+    /// The key of a Secret with the credentials of this location
+    #[arg(long, value_name = "SECRET=KEY", value_parser = credential)]
+    credential: Option<SecretKeySelector>,
+
+    /// Whether backups that name no location go here
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", value_parser = flags::boolean)]
+    default: Option<bool>,
+}
+
+pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::Result<Exit> {
+    let certificates = args.cacert.as_deref().map(trust::read_file).transpose()?;
+    let Some(patch) = patch(&args, certificates) else {
+        bail!("nothing is to be changed; say what with --cacert, --credential or --default");
+    };
+    let installation = Installation::connect(installation).await?;
+    let location: BackupStorageLocation = listing::get(&installation, &args.name).await?;
+    let name = location.name_any();
+    if args.default == Some(true) {
+        check_no_other_default(&installation, &name).await?;
+    }
+    let api = installation.api::<BackupStorageLocation>();
+    let params = PatchParams::default();
+    let patch = Patch::Merge(&patch);
+    let doing = format!("change backup location `{name}`");
+    installation.ask(&doing, api.patch(&name, &params, &patch)).await?;
+    output::say(format_args!("backup location `{name}` is changed"));
+    Ok(Exit::Success)
+}
+
+/// The changed fields and no others.
+fn patch(args: &Args, certificates: Option<Vec<u8>>) -> Option<Value> {
+    let mut spec = json!({});
+    if let Some(pem) = certificates {
+        spec["objectStorage"] = json!({"caCert": ByteString(pem)});
+    }
+    if let Some(SecretKeySelector { name, key, .. }) = &args.credential {
+        spec["credential"] = json!({"name": name, "key": key});
+    }
+    if let Some(default) = args.default {
+        spec["default"] = default.into();
+    }
+    (spec != json!({})).then(|| json!({"spec": spec}))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(Debug, clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn only_what_is_said_is_changed() {
+        for (line, expected) in [
+            (&[][..], None),
+            (&["--default"], Some(json!({"default": true}))),
+            (&["--default=false"], Some(json!({"default": false}))),
+            (&["--credential=s=k"], Some(json!({"credential": {"name": "s", "key": "k"}}))),
+        ] {
+            let words = ["set", "l"].iter().chain(line);
+            let args = Line::try_parse_from(words).unwrap().args;
+            assert_eq!(patch(&args, None), expected.map(|spec| json!({"spec": spec})), "{line:?}");
+        }
+        let args = Line::try_parse_from(["set", "l", "--cacert=f"]).unwrap().args;
+        let expected = json!({"spec": {"objectStorage": {"caCert": "UEVN"}}});
+        assert_eq!(patch(&args, Some(b"PEM".to_vec())), Some(expected));
+    }
+}

@@ -1,0 +1,113 @@
+//! `bowline restore`: bring back what is in a backup, and look at the restores that there are.
+
+mod create;
+mod delete;
+mod describe;
+mod get;
+mod logs;
+
+use bowline_api::{Backup, Restore, RestorePhase};
+
+use crate::args::InstallationArgs;
+use crate::exit::Exit;
+use crate::installation::Installation;
+use crate::listing;
+use crate::run::{Run, Stage, Summary};
+
+/// Bring back what is in a backup, and look at the restores that there are
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    installation: InstallationArgs,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    // Boxed, since it has by far the most flags.
+    Create(Box<create::Args>),
+    Get(get::Args),
+    Describe(describe::Args),
+    Logs(logs::Args),
+    Delete(delete::Args),
+}
+
+pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
+    let Args { installation, command } = args;
+    match command {
+        Command::Create(command) => create::run(*command, &installation).await,
+        Command::Get(command) => get::run(command, &installation).await,
+        Command::Describe(command) => describe::run(command, &installation).await,
+        Command::Logs(command) => logs::run(command, &installation).await,
+        Command::Delete(command) => delete::run(command, &installation).await,
+    }
+}
+
+/// Where a restore is; one that nobody has looked at is new.
+fn phase(restore: &Restore) -> RestorePhase {
+    let phase = restore.status.as_ref().and_then(|status| status.phase.clone());
+    phase.filter(|phase| !phase.as_str().is_empty()).unwrap_or(RestorePhase::New)
+}
+
+impl Run for Restore {
+    const PARTICIPLE: &'static str = "restored";
+
+    fn summary(&self) -> Summary {
+        let status = self.status.clone().unwrap_or_default();
+        let phase = phase(self);
+        let items = status.progress.as_ref();
+        Summary {
+            stage: match phase {
+                RestorePhase::New => Stage::New,
+                RestorePhase::InProgress => Stage::Working,
+                RestorePhase::FailedValidation => Stage::Refused,
+                RestorePhase::Completed => Stage::Complete,
+                _ if phase.is_terminal() => Stage::Ended,
+                _ => Stage::Closing,
+            },
+            phase: phase.to_string(),
+            items: items.map_or((0, 0), |items| (items.items_restored, items.total_items)),
+            errors: status.errors,
+            warnings: status.warnings,
+            started: status.start_timestamp,
+            ended: status.completion_timestamp,
+            failure_reason: status.failure_reason,
+            validation_errors: status.validation_errors,
+            conditions: status.conditions,
+        }
+    }
+}
+
+/// The storage location with the files of a restore, which is that of its backup. Nothing if the
+/// backup is gone.
+async fn location(installation: &Installation, restore: &Restore) -> anyhow::Result<String> {
+    if restore.spec.backup_name.is_empty() {
+        return Ok(String::new());
+    }
+    let backup: Option<Backup> = listing::get_opt(installation, &restore.spec.backup_name).await?;
+    Ok(backup.map(|backup| backup.spec.storage_location).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn files_are_there_once_all_items_are_restored() {
+        for phase in RestorePhase::KNOWN {
+            let restore =
+                json!({"metadata": {"name": "r"}, "spec": {}, "status": {"phase": phase}});
+            let restore: Restore = serde_json::from_value(restore).unwrap();
+            let is_early = ["New", "InProgress", "FailedValidation"].contains(phase);
+            assert_eq!(restore.has_files().is_err(), is_early, "{phase}");
+            assert_eq!(restore.state(), *phase);
+            let is_over =
+                ["Completed", "PartiallyFailed", "Failed", "FailedValidation"].contains(phase);
+            assert_eq!(restore.summary().stage.is_over(), is_over, "{phase}");
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! `bowline restore create`
+
+mod dry_run;
+mod source;
+mod spec;
+#[cfg(test)]
+mod tests;
+
+use anyhow::Context as _;
+use bowline_api::Restore;
+use bowline_engine::restore::request::ALLOW_EMPTY_VOLUMES;
+use bowline_store::RestoreName;
+use jiff::Timestamp;
+
+use self::source::Source;
+use self::spec::{How, What, spec};
+use crate::args::{InstallationArgs, TrustArgs};
+use crate::exit::Exit;
+use crate::flags::{self, Pairs};
+use crate::installation::Installation;
+use crate::listing::ObjectFormat;
+use crate::{client_config, moment, run};
+
+/// Restore a backup
+///
+/// Lists take several values separated by commas, or the flag several times.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The name of the restore [default: that of the backup or schedule, and the time]
+    name: Option<String>,
+
+    #[command(flatten)]
+    from: From,
+
+    /// With --from-schedule, also take a backup that has partially failed, if it is the newest
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", value_parser = flags::boolean)]
+    allow_partially_failed: Option<bool>,
+
+    /// Labels to put on the restore
+    #[arg(long, value_name = "KEY=VALUE,…", value_parser = flags::pairs)]
+    labels: Vec<Pairs>,
+
+    /// Annotations to put on the restore; a pair with a comma in it is put in double quotes
+    #[arg(long, value_name = "KEY=VALUE,…", value_parser = flags::pairs)]
+    annotations: Vec<Pairs>,
+
+    /// Wait until the restore is over; exits with 1 unless it is complete
+    #[arg(short, long)]
+    wait: bool,
+
+    /// Restore nothing: show what would be created, updated, skipped or refused, and why. Exits with 1
+    /// if something would fail
+    ///
+    /// The archive is downloaded, and the API server asked with your own rights; no Restore is
+    /// created. Actions of plugins are not run, and neither are hooks.
+    #[arg(long, conflicts_with = "wait")]
+    dry_run: bool,
+
+    /// Print the restore instead of making it; with --dry-run, how to print the plan
+    #[arg(short, long, value_name = "FORMAT", conflicts_with = "wait")]
+    output: Option<ObjectFormat>,
+
+    // Last, since their headings hold for all that follows.
+    #[command(flatten)]
+    what: What,
+
+    #[command(flatten)]
+    how: How,
+
+    #[command(flatten)]
+    trust: Trust,
+}
+
+/// What to restore from.
+#[derive(Debug, clap::Args)]
+#[group(required = true, multiple = false)]
+struct From {
+    /// The backup to restore
+    #[arg(long, value_name = "NAME")]
+    from_backup: Option<String>,
+
+    /// The schedule whose newest completed backup is restored
+    #[arg(long, value_name = "NAME")]
+    from_schedule: Option<String>,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "How the archive comes, with --dry-run")]
+struct Trust {
+    #[command(flatten)]
+    args: TrustArgs,
+}
+
+pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::Result<Exit> {
+    // First what is wrong with the command line, which needs no cluster.
+    let mut restore = restore(&args, Timestamp::now())?;
+    let picks_itself =
+        args.from.from_schedule.is_some() && args.allow_partially_failed == Some(true);
+    if let Some(format) = args.output
+        && !args.dry_run
+        && !picks_itself
+    {
+        let namespace = client_config::namespace(installation.namespace.as_deref())?;
+        return run::print(restore, &namespace, format);
+    }
+    let installation = Installation::connect(installation).await?;
+    let source = Source::find(&installation, &restore.spec).await?;
+    if picks_itself {
+        source.pick(&mut restore.spec);
+    }
+    source.check(&restore.spec)?;
+    match args.output {
+        output if args.dry_run => {
+            let trust = &args.trust.args;
+            // Boxed, since all that a restore needs goes through it.
+            Box::pin(dry_run::run(&installation, restore, source, trust, output)).await
+        }
+        Some(format) => run::print(restore, installation.namespace(), format),
+        None => run::submit(&installation, restore, args.wait).await,
+    }
+}
+
+/// What the command line asks for.
+fn restore(args: &Args, now: Timestamp) -> anyhow::Result<Restore> {
+    let mut spec = spec(&args.what, &args.how)?;
+    spec.backup_name = args.from.from_backup.clone().unwrap_or_default();
+    spec.schedule_name = args.from.from_schedule.clone().unwrap_or_default();
+    let name = match &args.name {
+        Some(name) => RestoreName::new(name)?,
+        None => default_name(&format!("{}{}", spec.backup_name, spec.schedule_name), now)?,
+    };
+    let mut restore = Restore::new(name.as_str(), spec);
+    let (labels, mut annotations) = (flags::merged(&args.labels), flags::merged(&args.annotations));
+    if args.how.allow_empty_volumes {
+        annotations.insert(ALLOW_EMPTY_VOLUMES.to_owned(), "true".to_owned());
+    }
+    run::decorate(&mut restore.metadata, labels, annotations);
+    Ok(restore)
+}
+
+/// That of the backup or schedule, and the time.
+fn default_name(source: &str, now: Timestamp) -> anyhow::Result<RestoreName> {
+    RestoreName::new(source)?;
+    RestoreName::new(format!("{source}-{}", moment::digits(now))).with_context(|| {
+        format!("the name `{source}` leaves no room for the time; give the restore a name")
+    })
+}

@@ -1,0 +1,195 @@
+//! `bowline restore create --dry-run`: what a restore would do.
+//!
+//! It runs here, with the rights of the user. What only the server can open, the archive and what the
+//! backup says of volumes, comes by way of DownloadRequests; the rest is between us and the API
+//! server, which is asked with dry-run requests and keeps nothing.
+
+mod show;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow, bail};
+use bowline_api::download_request::DownloadTargetKind;
+use bowline_api::{Backup, BackupStorageLocation, PodVolumeBackup, Restore, label};
+use bowline_engine::cluster::ApiServer;
+use bowline_engine::restore::download::Volumes;
+use bowline_engine::restore::order::Priorities;
+use bowline_engine::restore::request::{self, Defaults, Facts, Lookup, Prepared, Request};
+use bowline_engine::restore::unpack::{self, Contents};
+use bowline_engine::restore::{Options, plan};
+use bowline_store::decode::Limits;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::ResourceExt as _;
+use kube::api::ListParams;
+
+use super::source::Source;
+use crate::args::TrustArgs;
+use crate::download::Downloads;
+use crate::exit::{Exit, until_asked_to_end};
+use crate::installation::{Installation, is_not_found};
+use crate::listing::{self, ObjectFormat};
+use crate::output::{self, Spinner};
+use crate::run::Run as _;
+
+/// How long the server may take to hand out a file.
+const PATIENCE: Duration = Duration::from_mins(1);
+/// How many requests are made at a time, and how many items are looked at.
+const REQUESTS: usize = 16;
+const ITEMS: usize = 48;
+/// Objects in one answer of the API server.
+const PAGE: u32 = 500;
+/// What tells this restore from others of its name: it is none.
+const UID: &str = "dry-run";
+
+pub(super) async fn run(
+    installation: &Installation,
+    restore: Restore,
+    source: Source,
+    trust: &TrustArgs,
+    output: Option<ObjectFormat>,
+) -> anyhow::Result<Exit> {
+    let name = restore.name_any();
+    let request = match request(installation, restore, source).await? {
+        Ok(request) => request,
+        Err(errors) => return show::refused(&name, &errors, output),
+    };
+    let backup = request.backup.clone();
+    if let Err(reason) = backup.has_files() {
+        bail!("backup `{}` has no archive yet: {reason}", backup.name_any());
+    }
+    let location = &backup.spec.storage_location;
+    let downloads = Downloads::new(installation, location, trust, PATIENCE).await?;
+    let asked_to_end = until_asked_to_end()?;
+    let planned = async {
+        let (contents, volumes) = Box::pin(fetch(installation, &downloads, &backup)).await?;
+        let _spinner = Spinner::start("asking the API server what would happen");
+        let run = plan::Run {
+            request,
+            cluster: Arc::new(ApiServer::new(installation.client(), PAGE).dry_run()),
+            contents,
+            volumes,
+            options: options(installation),
+        };
+        plan::run(run, Timestamp::now()).await.context("cannot find out what would happen")
+    };
+    let plan = tokio::select! {
+        // Boxed, since it holds all the downloads.
+        planned = Box::pin(planned) => planned?,
+        exit = asked_to_end => {
+            downloads.abandon().await;
+            return Ok(exit);
+        }
+    };
+    show::plan(&name, &backup.name_any(), &plan, output)?;
+    Ok(if plan.would_fail() { Exit::Failed } else { Exit::Success })
+}
+
+fn options(installation: &Installation) -> Options {
+    let defaults = Defaults::default();
+    let resource_timeout = defaults.resource_timeout.to_std().unwrap_or_default();
+    Options {
+        requests: REQUESTS,
+        items: ITEMS,
+        scratch: std::env::temp_dir(),
+        namespace: installation.namespace().to_owned(),
+        priorities: Priorities::default(),
+        resource_timeout,
+        terminating_timeout: resource_timeout,
+    }
+}
+
+/// What the server would make of the restore: a request, or all that is wrong with it.
+async fn request(
+    installation: &Installation,
+    mut restore: Restore,
+    source: Source,
+) -> anyhow::Result<Result<Request, Vec<String>>> {
+    let location = match source.chosen(&restore.spec) {
+        Some(backup) => {
+            let name = &backup.spec.storage_location;
+            let found = listing::get_opt::<BackupStorageLocation>(installation, name).await?;
+            found.map_or(Lookup::Missing, Lookup::Found)
+        }
+        None => Lookup::Missing,
+    };
+    let modifiers = match &restore.spec.resource_modifier {
+        Some(reference) => modifiers(installation, &reference.name).await?,
+        None => Lookup::Missing,
+    };
+    restore.metadata.namespace = Some(installation.namespace().to_owned());
+    restore.metadata.uid = Some(UID.to_owned());
+    let facts = Facts { backups: Ok(source.backups), location, modifiers };
+    let Prepared { outcome, .. } =
+        request::prepare(&restore, &facts, &Defaults::default(), Timestamp::now());
+    Ok(outcome)
+}
+
+async fn modifiers(
+    installation: &Installation,
+    name: &str,
+) -> anyhow::Result<Lookup<BTreeMap<String, String>>> {
+    let api = installation.api::<ConfigMap>();
+    let request = async {
+        match api.get(name).await {
+            Err(error) if is_not_found(&error) => Ok(None),
+            got => got.map(Some),
+        }
+    };
+    let found = installation.ask(&format!("read the ConfigMap `{name}`"), request).await?;
+    Ok(found.map_or(Lookup::Missing, |map| Lookup::Found(map.data.unwrap_or_default())))
+}
+
+/// Brings the archive, and what the backup says of volumes.
+async fn fetch(
+    installation: &Installation,
+    downloads: &Downloads,
+    backup: &Backup,
+) -> anyhow::Result<(Contents, Volumes)> {
+    let _spinner = Spinner::start("downloading the archive of the backup");
+    let name = backup.name_any();
+    let (contents, infos, snapshots, copies) = tokio::join!(
+        contents(downloads, &name),
+        downloads.json_if_there(DownloadTargetKind::BackupVolumeInfos, &name),
+        downloads.json_if_there(DownloadTargetKind::BackupVolumeSnapshots, &name),
+        copies(installation, &name),
+    );
+    let cannot = |what: &str| format!("cannot read {what} of backup `{name}`");
+    let volumes = Volumes {
+        infos: infos.with_context(|| cannot("the volumes"))?,
+        snapshots: snapshots.with_context(|| cannot("the snapshots"))?,
+        pod_volume_backups: copies?,
+    };
+    Ok((contents.with_context(|| cannot("the archive"))?, volumes))
+}
+
+/// Downloads the archive and unpacks it meanwhile.
+async fn contents(downloads: &Downloads, backup: &str) -> anyhow::Result<Contents> {
+    let limit = Limits::ARCHIVE.packed;
+    let body = downloads.open(DownloadTargetKind::BackupContents, backup, limit).await?;
+    let (reader, download) = body.into_reader();
+    let unpacked = tokio::task::spawn_blocking(move || {
+        unpack::unpack(reader, &std::env::temp_dir(), unpack::Limits::default())
+    });
+    let (downloaded, unpacked) = tokio::join!(download, unpacked);
+    // An archive that did not come to its end looks damaged, and is not.
+    downloaded?;
+    let unpacked = unpacked.map_err(|_| anyhow!("it was not unpacked to its end"))?;
+    Ok(unpacked?)
+}
+
+/// The copies of files that a backup made. They cannot be had as a file.
+async fn copies(installation: &Installation, backup: &str) -> anyhow::Result<Vec<PodVolumeBackup>> {
+    let selector = format!("{}={}", label::BACKUP_NAME, label::value(backup));
+    let params = ListParams::default().labels(&selector);
+    let api = installation.api::<PodVolumeBackup>();
+    match installation.ask("list the pod volume backups", api.list(&params)).await {
+        Ok(list) => Ok(list.items),
+        Err(error) => {
+            output::say(format_args!("warning: {}", output::one_line(&error)));
+            Ok(Vec::new())
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! A plan for people, and for programs.
+
+use bowline_engine::restore::plan::{Entry, Plan, Verdict};
+use bowline_plugin::ResourceIdentifier;
+use serde_json::{Map, Value, json};
+
+use crate::describe::section;
+use crate::exit::Exit;
+use crate::listing::{self, ObjectFormat};
+use crate::output::{self, harmless};
+use crate::sheet::Sheet;
+
+/// Shows why a restore would be refused as a whole.
+pub(super) fn refused(
+    restore: &str,
+    errors: &[String],
+    output: Option<ObjectFormat>,
+) -> anyhow::Result<Exit> {
+    if let Some(format) = output {
+        let document = json!({"restore": restore, "wouldFail": true, "validationErrors": errors});
+        output::data(listing::print(&document, format)?)?;
+    }
+    output::say(format_args!("restore `{restore}` would be refused and never run"));
+    for error in errors {
+        output::say(format_args!("refused: {}", harmless(error)));
+    }
+    Ok(Exit::Failed)
+}
+
+/// Shows what would happen.
+pub(super) fn plan(
+    restore: &str,
+    backup: &str,
+    plan: &Plan,
+    output: Option<ObjectFormat>,
+) -> anyhow::Result<()> {
+    match output {
+        Some(format) => output::data(listing::print(&document(restore, backup, plan), format)?)?,
+        None => output::data(text(plan))?,
+    }
+    for line in notes(restore, backup, plan) {
+        output::say(line);
+    }
+    Ok(())
+}
+
+fn text(plan: &Plan) -> String {
+    let row = |entry: &Entry| {
+        let cells = [
+            word(entry.verdict).to_owned(),
+            resource(&entry.id),
+            name(entry),
+            entry.reason.split_whitespace().collect::<Vec<_>>().join(" "),
+        ];
+        cells.map(|cell| harmless(&cell))
+    };
+    let mut text = String::new();
+    if !plan.entries.is_empty() {
+        let rows = plan.entries.iter().map(row).collect();
+        text.push_str(&output::table(["VERDICT", "RESOURCE", "NAME", "REASON"], rows));
+    }
+    for (key, messages) in [("Warnings", &plan.results.warnings), ("Errors", &plan.results.errors)]
+    {
+        if messages.count() > 0 {
+            let mut sheet = Sheet::default();
+            section::messages(&mut sheet, key, messages);
+            let gap = if text.is_empty() { "" } else { "\n" };
+            text.push_str(gap);
+            text.push_str(&sheet.finish());
+        }
+    }
+    text
+}
+
+/// What there is to say about the plan as a whole.
+fn notes(restore: &str, backup: &str, plan: &Plan) -> Vec<String> {
+    let built_in = match plan.not_run.as_slice() {
+        [] => String::new(),
+        names => format!("{} (looking things up in the cluster); ", names.join(", ")),
+    };
+    let counts = Verdict::ALL.map(|verdict| format!("{} {}", word(verdict), plan.count(verdict)));
+    let errors = match plan.results.errors.count() {
+        0 => String::new(),
+        1 => "; 1 error besides".to_owned(),
+        count => format!("; {count} errors besides"),
+    };
+    vec![
+        format!("not run: {built_in}actions of plugins (only the server knows them); hooks"),
+        format!("restore `{restore}` of backup `{backup}`: {}{errors}", counts.join(", ")),
+        "nothing was changed".to_owned(),
+    ]
+}
+
+fn document(restore: &str, backup: &str, plan: &Plan) -> Value {
+    let entry = |entry: &Entry| {
+        let Entry { id, target, verdict, reason } = entry;
+        let target = target.as_ref().map(|target| {
+            json!({
+                "apiVersion": target.api_version,
+                "kind": target.kind,
+                "namespace": target.namespace,
+                "name": target.name,
+            })
+        });
+        json!({
+            "verdict": key(*verdict),
+            "reason": reason,
+            "resource": resource(id),
+            "namespace": id.namespace,
+            "name": id.name,
+            "target": target,
+        })
+    };
+    let counts = Verdict::ALL.map(|verdict| (key(verdict).to_owned(), plan.count(verdict).into()));
+    json!({
+        "restore": restore,
+        "backup": backup,
+        "wouldFail": plan.would_fail(),
+        "counts": Map::from_iter(counts),
+        "objects": plan.entries.iter().map(entry).collect::<Vec<_>>(),
+        "warnings": plan.results.warnings,
+        "errors": plan.results.errors,
+        "actionsNotRun": plan.not_run,
+    })
+}
+
+/// For people.
+fn word(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Create => "create",
+        Verdict::Update => "update",
+        Verdict::Skip => "skip",
+        Verdict::Refuse => "refuse",
+        Verdict::NotValidated => "not validated",
+    }
+}
+
+/// For programs.
+fn key(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::NotValidated => "notValidated",
+        verdict => word(verdict),
+    }
+}
+
+fn resource(id: &ResourceIdentifier) -> String {
+    match id.group.as_str() {
+        "" => id.resource.clone(),
+        group => format!("{}.{group}", id.resource),
+    }
+}
+
+/// What it is called in the cluster, and in the backup if that is something else.
+fn name(entry: &Entry) -> String {
+    let join = |namespace: &str, name: &str| match namespace {
+        "" => name.to_owned(),
+        namespace => format!("{namespace}/{name}"),
+    };
+    let from = join(&entry.id.namespace, &entry.id.name);
+    let to = entry.target.as_ref().map(|target| join(&target.namespace, &target.name));
+    match to {
+        Some(to) if to != from => format!("{to} (from {from})"),
+        _ => from,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bowline_engine::restore::plan::Target;
+    use bowline_store::file::{Messages, Results};
+
+    use super::*;
+
+    fn entry(kind: &str, from: &str, to: &str, verdict: Verdict, reason: &str) -> Entry {
+        let split = |name: &str| {
+            let (namespace, name) = name.split_once('/').unwrap_or(("", name));
+            (namespace.to_owned(), name.to_owned())
+        };
+        let (resource, group) = kind.split_once('.').unwrap_or((kind, ""));
+        let (namespace, name) = split(from);
+        let id = ResourceIdentifier {
+            group: group.to_owned(),
+            resource: resource.to_owned(),
+            namespace,
+            name,
+        };
+        let target = (!to.is_empty()).then(|| {
+            let (namespace, name) = split(to);
+            Target { api_version: "v1".to_owned(), kind: "Kind".to_owned(), namespace, name }
+        });
+        Entry { id, target, verdict, reason: reason.to_owned() }
+    }
+
+    fn sample() -> Plan {
+        let mut errors = Messages::default();
+        errors.add("shop", "configmaps/a: a resource modifier failed: no");
+        Plan {
+            entries: vec![
+                entry("namespaces", "shop", "copy", Verdict::Create, ""),
+                entry("configmaps", "shop/a", "copy/a", Verdict::Create, ""),
+                entry("deployments.apps", "db/b", "db/b", Verdict::Update, "it differs in spec"),
+                entry("secrets", "db/c", "db/c", Verdict::Skip, "it exists and is the same"),
+                entry("services", "db/d", "db/d", Verdict::Refuse, "it is\u{1b} invalid:\n  no"),
+                entry("widgets.x.io", "db/e", "", Verdict::NotValidated, "its kind is not there"),
+            ],
+            results: Results { errors, warnings: Messages::default() },
+            not_run: vec!["velero.io/secret".to_owned()],
+        }
+    }
+
+    #[test]
+    fn a_plan_for_people() {
+        insta::assert_snapshot!(format!(
+            "{}---\n{}",
+            text(&sample()),
+            notes("r", "b", &sample()).join("\n")
+        ));
+    }
+
+    #[test]
+    fn a_plan_for_programs() {
+        insta::assert_snapshot!(format!("{:#}", document("r", "b", &sample())));
+    }
+
+    #[test]
+    fn a_plan_of_nothing_is_told_as_such() {
+        let plan = Plan { entries: Vec::new(), results: Results::default(), not_run: Vec::new() };
+        assert_eq!(text(&plan), "");
+        let [actions, counts, end] = notes("r", "b", &plan).try_into().unwrap();
+        assert_eq!(actions, "not run: actions of plugins (only the server knows them); hooks");
+        let expected = "restore `r` of backup `b`: create 0, update 0, skip 0, refuse 0, not \
+                        validated 0";
+        assert_eq!((counts.as_str(), end.as_str()), (expected, "nothing was changed"));
+    }
+}

@@ -1,0 +1,72 @@
+//! The backups that a restore may be from.
+
+use anyhow::bail;
+use bowline_api::{Backup, BackupPhase, Restore, RestoreSpec, label};
+use bowline_engine::restore::request;
+use kube::ResourceExt as _;
+
+use super::super::super::backup::phase;
+use crate::installation::Installation;
+use crate::listing;
+
+/// The backup that is named, or all those of a schedule.
+#[derive(Debug)]
+pub(super) struct Source {
+    pub(super) backups: Vec<Backup>,
+}
+
+impl Source {
+    /// Looks for them. That there is none is told now rather than by a restore that is refused.
+    pub(super) async fn find(
+        installation: &Installation,
+        spec: &RestoreSpec,
+    ) -> anyhow::Result<Self> {
+        if !spec.backup_name.is_empty() {
+            let backup = listing::get(installation, &spec.backup_name).await?;
+            return Ok(Self { backups: vec![backup] });
+        }
+        let schedule = &spec.schedule_name;
+        let selector = format!("{}={}", label::SCHEDULE_NAME, label::value(schedule));
+        let backups: Vec<Backup> = listing::find(installation, &[], Some(&selector)).await?;
+        if backups.is_empty() {
+            bail!(
+                "schedule `{schedule}` has no backups in namespace `{}`",
+                installation.namespace()
+            );
+        }
+        Ok(Self { backups })
+    }
+
+    /// Writes the newest backup of the schedule into a spec that may have partially failed. The
+    /// server takes none but a completed one, so it is told which.
+    pub(super) fn pick(&self, spec: &mut RestoreSpec) {
+        let is_good = |backup: &&Backup| {
+            matches!(phase(backup), BackupPhase::Completed | BackupPhase::PartiallyFailed)
+        };
+        let start = |backup: &&Backup| {
+            backup.status.as_ref().and_then(|status| status.start_timestamp.as_ref()).map(|t| t.0)
+        };
+        if let Some(newest) = self.backups.iter().filter(is_good).max_by_key(start) {
+            spec.backup_name = newest.name_any();
+            spec.schedule_name.clear();
+        }
+    }
+
+    /// Fails if none of them can be restored.
+    pub(super) fn check(&self, spec: &RestoreSpec) -> anyhow::Result<()> {
+        if self.chosen(spec).is_none() {
+            bail!(
+                "none of the {} backups of schedule `{}` is Completed; --allow-partially-failed \
+                 restores one that is PartiallyFailed as well",
+                self.backups.len(),
+                spec.schedule_name
+            );
+        }
+        Ok(())
+    }
+
+    /// The one that a server would restore.
+    pub(super) fn chosen(&self, spec: &RestoreSpec) -> Option<&Backup> {
+        request::source(&Restore::new("", spec.clone()), &self.backups)
+    }
+}

@@ -1,0 +1,151 @@
+//! The flags that say what to restore and how, and the spec that they make.
+
+use bowline_api::restore::{ExistingResourcePolicy, RestoreStatusSpec, RestoreUploaderConfig};
+use bowline_api::{Duration, RestoreSpec};
+use k8s_openapi::api::core::v1::TypedLocalObjectReference;
+
+use crate::flags::{self, Pairs};
+use crate::selector;
+
+/// What to restore.
+#[derive(Debug, Default, clap::Args)]
+#[command(next_help_heading = "What to restore")]
+pub(super) struct What {
+    /// Namespaces to restore; * for all [default: *]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = flags::word())]
+    include_namespaces: Vec<String>,
+
+    /// Namespaces to leave out
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = flags::word())]
+    exclude_namespaces: Vec<String>,
+
+    /// Resources to restore, such as deployments.apps; * for all
+    #[arg(long, value_name = "RESOURCES", value_delimiter = ',', value_parser = flags::word())]
+    include_resources: Vec<String>,
+
+    /// Resources to leave out
+    #[arg(long, value_name = "RESOURCES", value_delimiter = ',', value_parser = flags::word())]
+    exclude_resources: Vec<String>,
+
+    /// Whether to restore what lives in no namespace [default: what belongs to the rest]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", value_parser = flags::boolean)]
+    include_cluster_resources: Option<bool>,
+
+    /// Restore only objects with these labels
+    #[arg(short = 'l', long, value_name = "SELECTOR")]
+    selector: Option<String>,
+
+    /// Restore only objects that one of these selects, as in `app=web or app=db`
+    #[arg(long, value_name = "SELECTORS", conflicts_with = "selector")]
+    or_selector: Option<String>,
+
+    /// Resources whose status is restored too [default: none]
+    #[arg(long, value_name = "RESOURCES", value_delimiter = ',', value_parser = flags::word())]
+    status_include_resources: Vec<String>,
+
+    /// Of those, resources whose status is not restored
+    #[arg(long, value_name = "RESOURCES", value_delimiter = ',', value_parser = flags::word(),
+          requires = "status_include_resources")]
+    status_exclude_resources: Vec<String>,
+}
+
+/// Where to, and how.
+#[derive(Debug, Default, clap::Args)]
+#[command(next_help_heading = "Where to, and how")]
+pub(super) struct How {
+    /// Namespaces to restore into, by namespace in the backup
+    #[arg(long, value_name = "FROM:TO,…", value_parser = flags::mappings)]
+    namespace_mappings: Vec<Pairs>,
+
+    /// What happens to objects that are there already and differ [default: none]
+    #[arg(long, value_name = "POLICY")]
+    existing_resource_policy: Option<Policy>,
+
+    /// The ConfigMap with changes to make to objects
+    #[arg(long, value_name = "NAME")]
+    resource_modifier_configmap: Option<String>,
+
+    /// Whether services keep their node ports [default: those that somebody chose]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", value_parser = flags::boolean)]
+    preserve_nodeports: Option<bool>,
+
+    /// Whether to restore volumes from snapshots [default: true]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", value_parser = flags::boolean)]
+    restore_volumes: Option<bool>,
+
+    /// Create volumes empty whose data cannot be brought back, instead of leaving them out with an
+    /// error
+    #[arg(long)]
+    pub(super) allow_empty_volumes: bool,
+
+    /// Whether holes in files stay holes
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", value_parser = flags::boolean)]
+    write_sparse_files: Option<bool>,
+
+    /// How many files to fetch at once [default: as many as there are CPUs]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(i64).range(0..))]
+    parallel_files_download: Option<i64>,
+
+    /// How long an operation of a plugin may take [default: the server's, 4 hours]
+    #[arg(long, value_name = "DURATION", value_parser = flags::duration)]
+    item_operation_timeout: Option<Duration>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Policy {
+    /// They stay as they are, with a warning
+    None,
+    /// They are made like those in the backup
+    Update,
+}
+
+/// What the command line asks for, but for the backup.
+pub(super) fn spec(what: &What, how: &How) -> anyhow::Result<RestoreSpec> {
+    let is_set = |number: &i64| *number > 0;
+    let parallel = how.parallel_files_download.filter(is_set);
+    Ok(RestoreSpec {
+        included_namespaces: flags::namespaces(&what.include_namespaces, &what.exclude_namespaces)?,
+        excluded_namespaces: what.exclude_namespaces.clone(),
+        included_resources: what.include_resources.clone(),
+        excluded_resources: what.exclude_resources.clone(),
+        include_cluster_resources: what.include_cluster_resources,
+        label_selector: what.selector.as_deref().map(selector::parse).transpose()?,
+        or_label_selectors: match &what.or_selector {
+            Some(selectors) => selector::parse_any(selectors)?,
+            None => Vec::new(),
+        },
+        restore_status: (!what.status_include_resources.is_empty()).then(|| RestoreStatusSpec {
+            included_resources: what.status_include_resources.clone(),
+            excluded_resources: what.status_exclude_resources.clone(),
+            ..RestoreStatusSpec::default()
+        }),
+        namespace_mapping: flags::merged(&how.namespace_mappings),
+        existing_resource_policy: how.existing_resource_policy.map(|policy| match policy {
+            Policy::None => ExistingResourcePolicy::None,
+            Policy::Update => ExistingResourcePolicy::Update,
+        }),
+        resource_modifier: how.resource_modifier_configmap.as_ref().map(|name| {
+            TypedLocalObjectReference {
+                api_group: None,
+                // In small letters, as Velero writes it.
+                kind: "configmap".to_owned(),
+                name: name.clone(),
+            }
+        }),
+        preserve_node_ports: how.preserve_nodeports,
+        restore_pvs: how.restore_volumes,
+        uploader_config: (how.write_sparse_files.is_some() || parallel.is_some()).then(|| {
+            RestoreUploaderConfig {
+                write_sparse_files: how.write_sparse_files,
+                parallel_files_download: parallel.unwrap_or_default(),
+                ..RestoreUploaderConfig::default()
+            }
+        }),
+        item_operation_timeout: how.item_operation_timeout.unwrap_or(Duration::ZERO),
+        ..RestoreSpec::default()
+    })
+}

@@ -1,0 +1,86 @@
+//! `bowline restore describe`: what is known of a restore, in the cluster and in its storage location.
+
+mod json;
+#[cfg(test)]
+mod tests;
+mod text;
+mod volumes;
+
+use bowline_api::Restore;
+use bowline_api::download_request::DownloadTargetKind;
+use bowline_store::file::{ResourceList, RestoreOperation, RestoreVolumeInfo, Results};
+use kube::ResourceExt as _;
+use serde_json::Value;
+
+use crate::args::{InstallationArgs, TrustArgs};
+use crate::describe::{self, Described, Fetched, Format, Wish, file};
+use crate::download::Downloads;
+use crate::exit::Exit;
+use crate::installation::Installation;
+
+/// Show what is known of restores
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The restores to describe [default: all]
+    names: Vec<String>,
+
+    /// Describe only restores with these labels
+    #[arg(short = 'l', long, value_name = "SELECTOR", conflicts_with = "names")]
+    selector: Option<String>,
+
+    /// Show every object, volume and operation as well
+    #[arg(long)]
+    details: bool,
+
+    /// How to print it
+    #[arg(short, long, value_name = "FORMAT", default_value = "plaintext")]
+    output: Format,
+
+    #[command(flatten)]
+    trust: TrustArgs,
+}
+
+/// What the storage location holds of a restore. A file that was not asked for is nothing.
+#[derive(Debug, Default)]
+pub(crate) struct Files {
+    results: Option<Fetched<Results>>,
+    volumes: Option<Fetched<Vec<RestoreVolumeInfo>>>,
+    operations: Option<Fetched<Vec<RestoreOperation>>>,
+    resources: Option<Fetched<ResourceList>>,
+}
+
+pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::Result<Exit> {
+    let Args { names, selector, details, output, trust } = &args;
+    let (selector, details, output) = (selector.as_deref(), *details, *output);
+    describe::run::<Restore>(Wish { names, selector, details, output, trust }, installation).await
+}
+
+impl Described for Restore {
+    type Files = Files;
+
+    async fn location(&self, installation: &Installation) -> anyhow::Result<String> {
+        super::location(installation, self).await
+    }
+
+    async fn fetch(&self, downloads: &Downloads, details: bool) -> Files {
+        let status = self.status.clone().unwrap_or_default();
+        let name = self.name_any();
+        let has_results = status.errors > 0 || status.warnings > 0;
+        let has_operations = details && status.restore_item_operations_attempted > 0;
+        let (results, volumes, operations, resources) = tokio::join!(
+            file(downloads, &name, DownloadTargetKind::RestoreResults, has_results),
+            file(downloads, &name, DownloadTargetKind::RestoreVolumeInfo, true),
+            file(downloads, &name, DownloadTargetKind::RestoreItemOperations, has_operations),
+            file(downloads, &name, DownloadTargetKind::RestoreResourceList, details),
+        );
+        Files { results, volumes, operations, resources }
+    }
+
+    fn text(&self, files: &Files, details: bool) -> String {
+        text::render(self, files, details)
+    }
+
+    fn json(&self, files: &Files, details: bool) -> Value {
+        json::render(self, files, details)
+    }
+}

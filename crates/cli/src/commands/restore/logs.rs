@@ -1,0 +1,48 @@
+//! `bowline restore logs`
+
+use std::time::Duration;
+
+use anyhow::bail;
+use bowline_api::Restore;
+use bowline_api::download_request::DownloadTargetKind;
+
+use super::location;
+use crate::args::{InstallationArgs, TrustArgs};
+use crate::exit::Exit;
+use crate::flags;
+use crate::installation::Installation;
+use crate::listing::{self, Kind};
+use crate::logs::{self, Log};
+use crate::run::Run as _;
+
+/// Print the log of a restore
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The restore
+    name: String,
+
+    /// How long the server may take to hand it out
+    #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = flags::timeout)]
+    timeout: Duration,
+
+    #[command(flatten)]
+    trust: TrustArgs,
+}
+
+pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::Result<Exit> {
+    let installation = Installation::connect(installation).await?;
+    let name = &args.name;
+    let restore: Restore = listing::get(&installation, name).await?;
+    if let Err(reason) = restore.has_files() {
+        bail!("restore `{name}` has no log yet: {reason}");
+    }
+    let log = Log {
+        noun: Restore::NOUN,
+        name,
+        kind: DownloadTargetKind::RestoreLog,
+        location: &location(&installation, &restore).await?,
+        timeout: args.timeout,
+        trust: &args.trust,
+    };
+    logs::print(&installation, log).await
+}

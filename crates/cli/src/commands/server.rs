@@ -1,0 +1,274 @@
+//! `bowline server`: what runs in the cluster, or beside it.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use bowline_server::{Options, Priorities, log};
+use kube::Client;
+
+use crate::args::ClusterArgs;
+use crate::exit::{Exit, until_asked_to_end};
+use crate::{cluster, flags};
+
+/// How long a connection to the API server may be silent. Watches are asked to end a little sooner.
+const SILENCE: Duration = Duration::from_mins(5);
+/// How long making one may take.
+const CONNECT: Duration = Duration::from_secs(20);
+
+/// Run the server, in a pod or on any machine with a kubeconfig
+///
+/// Ends cleanly on SIGTERM and Ctrl-C. Flags that Velero's server has, too, mean the same.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The namespace whose resources are worked on
+    #[arg(short, long, value_name = "NAME", env = "VELERO_NAMESPACE",
+          default_value = bowline_api::DEFAULT_NAMESPACE)]
+    namespace: String,
+
+    /// The folder with plugins
+    #[arg(long, value_name = "FOLDER", default_value = "/plugins")]
+    plugin_dir: PathBuf,
+
+    /// Let storage locations of the provider `filesystem` lie below this folder [default: there are
+    /// none]
+    #[arg(long, value_name = "FOLDER")]
+    filesystem_root: Option<PathBuf>,
+
+    /// Where files of such locations are served for download; port 0 is a free one
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
+    download_address: SocketAddr,
+
+    /// The address under which clients reach that, if it is another
+    #[arg(long, value_name = "URL")]
+    download_url: Option<String>,
+
+    /// The folder for private files [default: the system's temporary folder]
+    #[arg(long, value_name = "FOLDER", env = "VELERO_SCRATCH_DIR")]
+    scratch_dir: Option<PathBuf>,
+
+    /// How many backups run at a time
+    #[arg(long, value_name = "COUNT", default_value = "4", value_parser = count)]
+    concurrent_backups: usize,
+
+    /// How many blocks of items one backup works on at a time
+    #[arg(long, value_name = "COUNT", default_value = "4", value_parser = count)]
+    item_block_worker_count: usize,
+
+    /// How many objects the API server is asked for at once; 0 is all of them
+    #[arg(long, value_name = "COUNT", default_value = "500")]
+    client_page_size: u32,
+
+    /// How long backups are kept that do not say
+    #[arg(long, value_name = "DURATION", default_value = "720h", value_parser = flags::timeout)]
+    default_backup_ttl: Duration,
+
+    /// The storage location of backups that name none, if none is marked as the default
+    #[arg(long, value_name = "NAME", default_value = "default")]
+    default_backup_storage_location: String,
+
+    /// For each provider the snapshot location to use where there are several:
+    /// PROVIDER:NAME,PROVIDER:NAME
+    #[arg(long, value_name = "LIST", value_parser = by_provider)]
+    default_volume_snapshot_locations: Option<ByProvider>,
+
+    /// How long an operation of a plugin may take if the backup or restore does not say
+    #[arg(long, value_name = "DURATION", default_value = "4h", value_parser = flags::timeout)]
+    default_item_operation_timeout: Duration,
+
+    /// Copy pod volumes file by file if the backup does not say
+    #[arg(long, value_name = "BOOL", default_value = "false", num_args = 0..=1,
+          require_equals = true, default_missing_value = "true", value_parser = flags::boolean)]
+    default_volumes_to_fs_backup: bool,
+
+    /// Move the data of snapshots into the storage location if the backup does not say
+    #[arg(long, value_name = "BOOL", default_value = "false", num_args = 0..=1,
+          require_equals = true, default_missing_value = "true", value_parser = flags::boolean)]
+    default_snapshot_move_data: bool,
+
+    /// The label that groups volumes whose snapshots are taken together
+    #[arg(long, value_name = "LABEL", default_value = bowline_api::label::VOLUME_GROUP)]
+    volume_group_snapshot_label_key: String,
+
+    /// How often backups in a storage location are brought into the cluster if the location does not
+    /// say; 0 is never
+    #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = duration)]
+    backup_sync_period: Duration,
+
+    /// How often a storage location is checked if it does not say; 0 is once
+    #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = duration)]
+    store_validation_frequency: Duration,
+
+    /// How long to wait for something in the cluster to become as it should be
+    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = flags::timeout)]
+    resource_timeout: Duration,
+
+    /// How long a restore waits for something that is being deleted to be gone
+    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = flags::timeout)]
+    terminating_resource_timeout: Duration,
+
+    /// Which kinds are restored first and, after a `-`, which last: a,b,-,c [default: Velero's]
+    #[arg(long, value_name = "KINDS")]
+    restore_resource_priorities: Option<Priorities>,
+
+    /// Let storage locations name addresses that only this machine or its cloud answers. Insecure:
+    /// whoever can create a location can then ask for the server's own credentials
+    #[arg(long)]
+    allow_link_local_s3: bool,
+
+    /// What is logged: trace, debug, info, warning, error, fatal, panic
+    #[arg(long, value_name = "LEVEL", default_value = "info")]
+    log_level: log::Level,
+
+    /// How the log looks: text, json
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    log_format: log::Format,
+
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
+    let asked_to_end = until_asked_to_end()?;
+    let mut config = cluster::config(&args.cluster).await?;
+    config.connect_timeout = Some(CONNECT);
+    config.read_timeout = Some(SILENCE);
+    // A connection that was idle before a request is not silent.
+    config.reset_reader_on_write = true;
+    let client = Client::try_from(config).context("cannot make a client from the kubeconfig")?;
+    let options = options(args);
+    log::init(options.log).context("cannot begin to log")?;
+    let until = async {
+        asked_to_end.await;
+    };
+    bowline_server::run(client, options, until).await?;
+    Ok(Exit::Success)
+}
+
+fn options(args: Args) -> Options {
+    Options {
+        namespace: args.namespace,
+        plugin_dir: args.plugin_dir,
+        // Velero's plugins get the flags of the server, and know them.
+        plugin_arguments: std::env::args_os().skip(2).collect(),
+        filesystem_root: args.filesystem_root,
+        download_address: args.download_address,
+        download_url: args.download_url,
+        scratch_dir: args.scratch_dir.unwrap_or_else(std::env::temp_dir),
+        concurrent_backups: args.concurrent_backups,
+        item_block_worker_count: args.item_block_worker_count,
+        client_page_size: args.client_page_size,
+        default_backup_ttl: args.default_backup_ttl,
+        default_backup_storage_location: args.default_backup_storage_location,
+        default_item_operation_timeout: args.default_item_operation_timeout,
+        default_volumes_to_fs_backup: args.default_volumes_to_fs_backup,
+        default_snapshot_move_data: args.default_snapshot_move_data,
+        default_volume_snapshot_locations: args
+            .default_volume_snapshot_locations
+            .map(|ByProvider(locations)| locations)
+            .unwrap_or_default(),
+        volume_group_snapshot_label_key: args.volume_group_snapshot_label_key,
+        backup_sync_period: args.backup_sync_period,
+        store_validation_frequency: args.store_validation_frequency,
+        resource_timeout: args.resource_timeout,
+        terminating_resource_timeout: args.terminating_resource_timeout,
+        restore_resource_priorities: args.restore_resource_priorities.unwrap_or_default(),
+        allow_link_local_s3: args.allow_link_local_s3,
+        log: log::Options { level: args.log_level, format: args.log_format },
+    }
+}
+
+/// How many at a time: at least one.
+fn count(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(count @ 1..=1000) => Ok(count),
+        _ => Err("it must be a number from 1 to 1000".to_owned()),
+    }
+}
+
+/// A length of time that may be none.
+fn duration(text: &str) -> Result<Duration, String> {
+    flags::duration(text).map(|duration| duration.to_std().unwrap_or_default())
+}
+
+/// Names by provider.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct ByProvider(BTreeMap<String, String>);
+
+/// `aws:default,azure:other`.
+fn by_provider(text: &str) -> Result<ByProvider, String> {
+    let pair = |pair: &str| match pair.split_once(':') {
+        Some((provider, name)) if !provider.is_empty() && !name.is_empty() => {
+            Ok((provider.to_owned(), name.to_owned()))
+        }
+        _ => Err(format!("expected PROVIDER:NAME, not `{pair}`")),
+    };
+    text.split(',').map(pair).collect::<Result<_, _>>().map(ByProvider)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Alone {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn parsed(words: &[&str]) -> Options {
+        let words = ["server"].iter().chain(words);
+        options(Alone::try_parse_from(words).unwrap_or_else(|error| panic!("{error}")).args)
+    }
+
+    #[test]
+    fn the_defaults_are_those_of_the_server() {
+        let (ours, theirs) = (parsed(&[]), Options::default());
+        let comparable = |mut options: Options| {
+            options.plugin_arguments.clear();
+            format!("{options:#?}")
+        };
+        assert_eq!(comparable(ours), comparable(theirs));
+    }
+
+    #[test]
+    fn flags_are_spelled_as_veleros() {
+        let options = parsed(&[
+            "--default-backup-ttl=48h",
+            "--default-volumes-to-fs-backup",
+            "--default-snapshot-move-data=false",
+            "--default-volume-snapshot-locations=aws:a,example.io/b:c",
+            "--backup-sync-period",
+            "0s",
+            "--log-level=WARNING",
+            "--log-format=json",
+        ]);
+        assert_eq!(options.default_backup_ttl, Duration::from_hours(48));
+        assert!(options.default_volumes_to_fs_backup && !options.default_snapshot_move_data);
+        let locations = &options.default_volume_snapshot_locations;
+        assert_eq!((locations["aws"].as_str(), locations["example.io/b"].as_str()), ("a", "c"));
+        assert!(options.backup_sync_period.is_zero());
+        let level = "warning".parse().unwrap();
+        assert_eq!(options.log, log::Options { level, format: log::Format::Json });
+    }
+
+    #[test]
+    fn values_that_mean_nothing_are_refused() {
+        for words in [
+            "--concurrent-backups=0",
+            "--default-backup-ttl=30d",
+            "--default-backup-ttl=0s",
+            "--backup-sync-period=-1s",
+            "--default-volume-snapshot-locations=aws",
+            "--log-level=loud",
+            "--log-format=xml",
+            "--download-address=here",
+        ] {
+            assert!(Alone::try_parse_from(["server", words]).is_err(), "{words}");
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Parts for programs that backups and restores share. Keys are Velero's where it has them.
+
+use bowline_store::file::{Messages, Results};
+use kube::ResourceExt as _;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::Fetched;
+use crate::run::{Run, Summary};
+
+/// Name, labels, phase and reasons: what a document begins with.
+pub(crate) fn new(run: &impl Run) -> Value {
+    let Summary { phase, failure_reason, validation_errors, .. } = run.summary();
+    let mut document = json!({
+        "metadata": {
+            "name": run.name_any(),
+            "namespace": run.namespace(),
+            "labels": run.labels(),
+            "annotations": run.annotations(),
+        },
+        "phase": phase,
+    });
+    if !failure_reason.is_empty() {
+        document["failureReason"] = failure_reason.into();
+    }
+    if !validation_errors.is_empty() {
+        document["validationErrors"] = validation_errors.into();
+    }
+    document
+}
+
+/// Adds warnings and errors, or why they could not be read.
+pub(crate) fn results(to: &mut Value, summary: &Summary, file: Option<&Fetched<Results>>) {
+    let Summary { warnings, errors, .. } = *summary;
+    match file {
+        None => {}
+        Some(Ok(results)) => {
+            to["warnings"] = messages(warnings, &results.warnings);
+            to["errors"] = messages(errors, &results.errors);
+        }
+        Some(Err(reason)) => {
+            to["warnings"] = json!({"count": warnings, "errorGettingWarnings": reason});
+            to["errors"] = json!({"count": errors, "errorGettingErrors": reason});
+        }
+    }
+}
+
+pub(crate) fn messages(count: impl Serialize, messages: &Messages) -> Value {
+    json!({
+        "count": count,
+        "velero": messages.velero,
+        "cluster": messages.cluster,
+        "namespace": messages.namespaces,
+    })
+}
+
+/// Operations of plugins: how many were begun, were completed and failed, and each of them.
+pub(crate) fn operations<T: Serialize>(
+    (attempted, completed, failed): (i64, i64, i64),
+    file: Option<&Fetched<Vec<T>>>,
+) -> Value {
+    let mut operations = json!({"attempted": attempted, "completed": completed, "failed": failed});
+    fetched(&mut operations, "operations", "errorGettingOperations", file);
+    operations
+}
+
+/// Adds what a file holds, or why it could not be read.
+pub(crate) fn fetched<T: Serialize>(
+    to: &mut Value,
+    key: &str,
+    error: &str,
+    file: Option<&Fetched<T>>,
+) {
+    match file {
+        None => {}
+        Some(Ok(content)) => to[key] = json!(content),
+        Some(Err(reason)) => to[error] = json!(reason),
+    }
+}

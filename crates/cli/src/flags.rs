@@ -1,0 +1,184 @@
+//! How the values of flags are read: as Velero reads them, so that its command lines work here.
+
+use std::collections::BTreeMap;
+use std::time;
+
+use anyhow::bail;
+use bowline_api::Duration;
+use clap::builder::NonEmptyStringValueParser;
+
+/// A length of time in Go's spelling, such as `720h` or `1h30m`; not a negative one.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let duration: Duration = text.parse().map_err(|error| format!("{error}"))?;
+    if duration < Duration::ZERO {
+        return Err("it must not be negative".to_owned());
+    }
+    Ok(duration)
+}
+
+/// How long to wait: more than no time.
+pub(crate) fn timeout(text: &str) -> Result<time::Duration, String> {
+    let timeout = duration(text)?.to_std().unwrap_or_default();
+    if timeout.is_zero() {
+        return Err("it must be longer than that".to_owned());
+    }
+    Ok(timeout)
+}
+
+/// Yes or no, in any of the spellings that Go accepts.
+pub(crate) fn boolean(text: &str) -> Result<bool, String> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
+        _ => Err("expected true or false".to_owned()),
+    }
+}
+
+/// Some pairs of keys and values, as one use of a flag gives them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Pairs(Vec<(String, String)>);
+
+/// A part of a list.
+pub(crate) fn word() -> NonEmptyStringValueParser {
+    NonEmptyStringValueParser::new()
+}
+
+/// The namespaces that are included, which are all if none is named.
+pub(crate) fn namespaces(included: &[String], excluded: &[String]) -> anyhow::Result<Vec<String>> {
+    if excluded.iter().any(|name| name == "*") {
+        bail!("--exclude-namespaces cannot have `*`, which would leave nothing");
+    }
+    if included.len() > 1 && included.iter().any(|name| name == "*") {
+        bail!("--include-namespaces has `*`, which is all, and others; say either");
+    }
+    if let Some(both) = included.iter().find(|name| excluded.contains(name)) {
+        bail!("namespace `{both}` is both included and excluded");
+    }
+    // Velero's command line writes the star, too.
+    Ok(if included.is_empty() { vec!["*".to_owned()] } else { included.to_vec() })
+}
+
+/// `a=b,c=d`. A pair with a comma in its value is put in double quotes, as in a line of CSV:
+/// `"a=b,c",d=e`.
+pub(crate) fn pairs(text: &str) -> Result<Pairs, String> {
+    let pair = |field: String| match field.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err(format!("expected KEY=VALUE, not `{field}`")),
+    };
+    csv(text)?.into_iter().map(pair).collect::<Result<_, _>>().map(Pairs)
+}
+
+/// `a:b,c:d`, from names to names.
+pub(crate) fn mappings(text: &str) -> Result<Pairs, String> {
+    let pair = |field: &str| match field.split_once(':') {
+        Some((from, to)) if !from.is_empty() && !to.is_empty() && !to.contains(':') => {
+            Ok((from.to_owned(), to.to_owned()))
+        }
+        _ => Err(format!("expected FROM:TO, not `{field}`")),
+    };
+    text.split(',').map(pair).collect::<Result<_, _>>().map(Pairs)
+}
+
+/// The pairs of all uses of a flag; a later one wins.
+pub(crate) fn merged(uses: &[Pairs]) -> BTreeMap<String, String> {
+    uses.iter().flat_map(|Pairs(pairs)| pairs.iter().cloned()).collect()
+}
+
+/// The fields of a line of comma-separated values.
+fn csv(line: &str) -> Result<Vec<String>, String> {
+    let mut fields = Vec::new();
+    let mut rest = line;
+    loop {
+        let field;
+        if let Some(quoted) = rest.strip_prefix('"') {
+            (field, rest) = until_quote(quoted).ok_or("a double quote is not closed")?;
+            if !rest.is_empty() && !rest.starts_with(',') {
+                return Err("a comma must follow the closing double quote".to_owned());
+            }
+        } else {
+            let end = rest.find(',').unwrap_or(rest.len());
+            field = rest[..end].to_owned();
+            rest = &rest[end..];
+        }
+        fields.push(field);
+        match rest.strip_prefix(',') {
+            Some(more) => rest = more,
+            None => return Ok(fields),
+        }
+    }
+}
+
+/// What stands before the closing quote, with two quotes read as one, and what follows.
+fn until_quote(text: &str) -> Option<(String, &str)> {
+    let mut field = String::new();
+    let mut rest = text;
+    loop {
+        let (before, after) = rest.split_once('"')?;
+        field.push_str(before);
+        match after.strip_prefix('"') {
+            Some(more) => {
+                field.push('"');
+                rest = more;
+            }
+            None => return Some((field, after)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs_are_separated_by_commas_and_may_be_quoted() {
+        let read = |text: &str| pairs(text).map(|pairs| merged(&[pairs]));
+        let map = |pairs: &[(&str, &str)]| {
+            Ok(pairs.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect())
+        };
+        assert_eq!(read("a=b"), map(&[("a", "b")]));
+        assert_eq!(read("a=b,c="), map(&[("a", "b"), ("c", "")]));
+        assert_eq!(read("a=b=c"), map(&[("a", "b=c")]));
+        assert_eq!(read(r#""a=b,c=d",e=f"#), map(&[("a", "b,c=d"), ("e", "f")]));
+        assert_eq!(read(r#""a=say ""x""""#), map(&[("a", "say \"x\"")]));
+        for (text, reason) in [
+            ("", "expected KEY=VALUE, not ``"),
+            ("a", "expected KEY=VALUE, not `a`"),
+            ("a=b,", "expected KEY=VALUE, not ``"),
+            ("=b", "expected KEY=VALUE, not `=b`"),
+            ("\"a=b", "a double quote is not closed"),
+            ("\"a=b\"c", "a comma must follow the closing double quote"),
+        ] {
+            assert_eq!(read(text), Err(reason.to_owned()), "{text}");
+        }
+    }
+
+    #[test]
+    fn mappings_are_pairs_of_names() {
+        let read = |text: &str| mappings(text).map(|pairs| merged(&[pairs]));
+        let expected = [("a", "b"), ("c", "d")].map(|(a, b)| (a.to_owned(), b.to_owned()));
+        assert_eq!(read("a:b,c:d"), Ok(expected.into()));
+        for text in ["", "a", "a:", ":b", "a:b:c", "a:b,"] {
+            assert!(read(text).unwrap_err().starts_with("expected FROM:TO, not `"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_later_pair_wins() {
+        let uses = [pairs("a=1,b=1").unwrap(), pairs("a=2").unwrap()];
+        let merged = merged(&uses);
+        assert_eq!(merged["a"], "2");
+        assert_eq!(merged["b"], "1");
+    }
+
+    #[test]
+    fn times_and_truths_are_spelled_as_in_go() {
+        assert_eq!(duration("1h30m"), Ok(Duration::from_seconds(5400)));
+        assert_eq!(duration("0s"), Ok(Duration::ZERO));
+        assert_eq!(duration("-1s"), Err("it must not be negative".to_owned()));
+        assert!(duration("30d").unwrap_err().contains("unknown unit"));
+        assert_eq!(timeout("2s"), Ok(time::Duration::from_secs(2)));
+        assert!(timeout("0s").is_err());
+        assert_eq!(["t", "1", "FALSE", "0"].map(boolean), [true, true, false, false].map(Ok));
+        assert!(boolean("yes").is_err());
+    }
+}

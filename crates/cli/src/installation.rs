@@ -1,0 +1,196 @@
+//! The installation that a command talks to: a cluster, and the namespace of the server in it.
+
+use std::time::Duration;
+
+use anyhow::anyhow;
+use kube::core::NamespaceResourceScope;
+use kube::{Api, Client, Resource};
+use tokio::time::timeout;
+
+use crate::args::InstallationArgs;
+use crate::{client_config, cluster};
+
+/// How long the API server may take for an answer.
+pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+
+/// Where objects are read and written.
+#[derive(Clone)]
+pub(crate) struct Installation {
+    client: Client,
+    namespace: String,
+    /// The flag that leads to the same namespace again, for hints.
+    flag: String,
+}
+
+impl Installation {
+    /// Finds out what is meant. Asks nobody yet.
+    pub(crate) async fn connect(args: &InstallationArgs) -> anyhow::Result<Self> {
+        let namespace = client_config::namespace(args.namespace.as_deref())?;
+        let flag = args.namespace.as_ref().map(|name| format!(" -n {name}")).unwrap_or_default();
+        Ok(Self { client: cluster::client(&args.cluster).await?, namespace, flag })
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    pub(crate) fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// The objects of a kind in the namespace.
+    pub(crate) fn api<K>(&self) -> Api<K>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// Objects of a kind that lives in no namespace.
+    pub(crate) fn cluster_api<K: Resource<DynamicType = ()>>(&self) -> Api<K> {
+        Api::all(self.client.clone())
+    }
+
+    /// A command that the user may want to run next, for the same installation.
+    pub(crate) fn hint(&self, command: &str) -> String {
+        format!("`bowline {command}{}`", self.flag)
+    }
+
+    /// Waits for an answer of the API server, for a limited time. `doing` is what it is for:
+    /// `cannot <doing>` is said if there is none.
+    pub(crate) async fn ask<T>(
+        &self,
+        doing: &str,
+        request: impl Future<Output = kube::Result<T>>,
+    ) -> anyhow::Result<T> {
+        match timeout(ANSWER_LIMIT, request).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(error)) => Err(self.explain(doing, error)),
+            Err(_) => Err(anyhow!(
+                "cannot {doing}: the cluster has not answered within {} s",
+                ANSWER_LIMIT.as_secs()
+            )),
+        }
+    }
+
+    /// What the API server's answer means here, and what to do.
+    pub(crate) fn explain(&self, doing: &str, error: kube::Error) -> anyhow::Error {
+        match error {
+            kube::Error::Api(status) => {
+                anyhow!("cannot {doing}: {}", reason(&status, &self.namespace))
+            }
+            error => anyhow::Error::new(error).context(format!(
+                "cannot {doing}: cannot reach the cluster of the kubeconfig; is it running, and is \
+                 the address right?"
+            )),
+        }
+    }
+}
+
+/// An error in a few words.
+pub(crate) fn brief(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => status.message.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// Whether the same request may well succeed a moment later.
+pub(crate) fn is_transient(error: &kube::Error) -> bool {
+    match error {
+        kube::Error::Api(status) => matches!(status.code, 429 | 500..),
+        _ => true,
+    }
+}
+
+/// Whether the kind of an object is there, and the object is not.
+pub(crate) fn is_not_found(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if missing(status) == Some(Missing::Object))
+}
+
+/// Whether an object was not created, since there is one of that name.
+pub(crate) fn is_already_there(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.is_already_exists())
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Missing {
+    Object,
+    Namespace,
+    Definition,
+}
+
+/// What of a request is not there.
+fn missing(status: &kube::core::Status) -> Option<Missing> {
+    if status.code != 404 {
+        return None;
+    }
+    Some(match &status.details {
+        Some(details) if details.kind == "namespaces" => Missing::Namespace,
+        Some(details) if !details.name.is_empty() => Missing::Object,
+        // The API server does not know the path at all.
+        _ => Missing::Definition,
+    })
+}
+
+fn reason(status: &kube::core::Status, namespace: &str) -> String {
+    match missing(status) {
+        Some(Missing::Namespace) => format!(
+            "there is no namespace `{namespace}`; name the server's with --namespace, or create it \
+             with `kubectl create namespace {namespace}`"
+        ),
+        Some(Missing::Definition) => "the cluster does not know Velero's resources; install them \
+                                      with `bowline install --crds-only`"
+            .to_owned(),
+        Some(Missing::Object) | None => status.message.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+    use kube::core::response::StatusDetails;
+
+    use super::*;
+
+    fn not_found(kind: &str, name: &str) -> Status {
+        let details = StatusDetails {
+            name: name.to_owned(),
+            group: String::new(),
+            kind: kind.to_owned(),
+            uid: String::new(),
+            causes: Vec::new(),
+            retry_after_seconds: 0,
+        };
+        let message = format!("{kind} {name:?} not found");
+        Status::failure(&message, "NotFound").with_code(404).with_details(details)
+    }
+
+    #[test]
+    fn what_is_missing_is_told_apart() {
+        let backup = not_found("backups", "b");
+        assert_eq!(missing(&backup), Some(Missing::Object));
+        assert_eq!(reason(&backup, "velero"), "backups \"b\" not found");
+
+        let namespace = not_found("namespaces", "velero");
+        assert_eq!(missing(&namespace), Some(Missing::Namespace));
+        assert!(reason(&namespace, "velero").contains("no namespace `velero`"));
+
+        let definition = Status::failure("404 page not found", "?").with_code(404);
+        assert_eq!(missing(&definition), Some(Missing::Definition));
+        assert!(reason(&definition, "velero").contains("`bowline install --crds-only`"));
+
+        let forbidden = Status::failure("you may not", "Forbidden").with_code(403);
+        assert_eq!(missing(&forbidden), None);
+        assert_eq!(reason(&forbidden, "velero"), "you may not");
+    }
+
+    #[test]
+    fn an_overloaded_server_is_asked_again_and_a_refusal_is_final() {
+        let error = |code| kube::Error::Api(Status::failure("", "").with_code(code).boxed());
+        for (code, expected) in [(429, true), (500, true), (503, true), (403, false), (404, false)]
+        {
+            assert_eq!(is_transient(&error(code)), expected, "{code}");
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! What backups and restores have in common: a user asks for one, a server runs it, and it ends.
+
+use std::collections::BTreeMap;
+
+use anyhow::bail;
+use bowline_api::condition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
+use kube::ResourceExt as _;
+use kube::api::PostParams;
+
+use crate::exit::Exit;
+use crate::installation::{Installation, is_already_there};
+use crate::listing::{self, Kind, ObjectFormat};
+use crate::{output, wait};
+
+/// The phase of a run that was cancelled, for which Velero has no word.
+const FAILED: &str = "Failed";
+
+/// A backup or a restore.
+pub(crate) trait Run: Kind {
+    /// What is done with its items.
+    const PARTICIPLE: &'static str;
+
+    /// How it is.
+    fn summary(&self) -> Summary;
+
+    /// The word for where it is. It knows some that are no phase, since Velero has none for them.
+    fn state(&self) -> String {
+        let Summary { phase, stage, conditions, .. } = self.summary();
+        let has = |type_| condition::is_true(&conditions, type_);
+        if self.meta().deletion_timestamp.is_some() {
+            "Deleting".to_owned()
+        } else if phase == FAILED && has(condition::CANCELED) {
+            condition::CANCELED.to_owned()
+        } else if !stage.is_over() && has(condition::CANCELING) {
+            condition::CANCELING.to_owned()
+        } else {
+            phase
+        }
+    }
+
+    /// Whether its files are in the storage location, and if not, why.
+    fn has_files(&self) -> Result<(), String> {
+        let Summary { phase, stage, validation_errors, .. } = self.summary();
+        match stage {
+            Stage::New | Stage::Working => Err(format!(
+                "it is {phase}; its files are there when all items are {}",
+                Self::PARTICIPLE
+            )),
+            Stage::Refused => {
+                Err(format!("it was refused and never ran: {}", validation_errors.join("; ")))
+            }
+            Stage::Closing | Stage::Complete | Stage::Ended => Ok(()),
+        }
+    }
+}
+
+/// How a run is.
+#[derive(Clone, Debug)]
+pub(crate) struct Summary {
+    pub(crate) phase: String,
+    pub(crate) stage: Stage,
+    /// Items done, and known of.
+    pub(crate) items: (i64, i64),
+    pub(crate) errors: i64,
+    pub(crate) warnings: i64,
+    pub(crate) started: Option<Time>,
+    pub(crate) ended: Option<Time>,
+    pub(crate) failure_reason: String,
+    pub(crate) validation_errors: Vec<String>,
+    pub(crate) conditions: Vec<Condition>,
+}
+
+/// What the phase of a run means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// Nobody has looked at it.
+    New,
+    /// Its items wait, or are being worked on.
+    Working,
+    /// Its items are through; something goes on behind them.
+    Closing,
+    /// It was refused and never ran.
+    Refused,
+    /// It has ended well.
+    Complete,
+    /// It has ended in another way.
+    Ended,
+}
+
+impl Stage {
+    /// Whether it has ended.
+    pub(crate) fn is_over(self) -> bool {
+        matches!(self, Self::Refused | Self::Complete | Self::Ended)
+    }
+}
+
+/// Puts the labels and annotations of a command line on an object.
+pub(crate) fn decorate(
+    metadata: &mut ObjectMeta,
+    labels: BTreeMap<String, String>,
+    annotations: BTreeMap<String, String>,
+) {
+    for (map, more) in [(&mut metadata.labels, labels), (&mut metadata.annotations, annotations)] {
+        // An empty map would be printed.
+        if !more.is_empty() {
+            map.get_or_insert_default().extend(more);
+        }
+    }
+}
+
+/// Prints an object instead of creating it.
+pub(crate) fn print<K: Kind>(
+    mut object: K,
+    namespace: &str,
+    format: ObjectFormat,
+) -> anyhow::Result<Exit> {
+    object.meta_mut().namespace = Some(namespace.to_owned());
+    output::data(listing::print_one(object, format)?)?;
+    Ok(Exit::Success)
+}
+
+/// Asks the server for a run, and waits for its end if that is wanted.
+pub(crate) async fn submit<R: Run>(
+    installation: &Installation,
+    run: R,
+    wants_to_wait: bool,
+) -> anyhow::Result<Exit> {
+    let (noun, name) = (R::NOUN, run.name_any());
+    let describe = installation.hint(&format!("{noun} describe {name}"));
+    let api = installation.api::<R>();
+    let params = PostParams::default();
+    let request = async {
+        match api.create(&params, &run).await {
+            Err(error) if is_already_there(&error) => Ok(None),
+            created => created.map(Some),
+        }
+    };
+    let doing = format!("create {noun} `{name}`");
+    let Some(created) = installation.ask(&doing, request).await? else {
+        bail!(
+            "there is a {noun} `{name}` already; choose another name, or look at it with {describe}"
+        );
+    };
+    if wants_to_wait {
+        return wait::for_end(installation, &created).await;
+    }
+    let logs = installation.hint(&format!("{noun} logs {name}"));
+    output::say(format_args!("{noun} `{name}` is created; see {describe} and {logs}"));
+    Ok(Exit::Success)
+}

@@ -1,0 +1,194 @@
+//! Label selectors: from what a user types to what a Backup holds, and back.
+
+use anyhow::{Context as _, bail};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
+
+/// The longest value of a label, and the longest name of one.
+const LONGEST: usize = 63;
+/// The longest prefix of a label's name.
+const LONGEST_PREFIX: usize = 253;
+
+/// Reads a selector as kubectl does: `app=web,tier in (a, b),!canary`.
+pub(crate) fn parse(text: &str) -> anyhow::Result<LabelSelector> {
+    let mut selector = LabelSelector::default();
+    for requirement in requirements(text) {
+        read(requirement.trim(), &mut selector)
+            .with_context(|| format!("`{text}` is no label selector"))?;
+    }
+    Ok(selector)
+}
+
+/// Reads selectors of which one is enough: `app=web or app=db`.
+pub(crate) fn parse_any(text: &str) -> anyhow::Result<Vec<LabelSelector>> {
+    text.split(" or ").map(|selector| parse(selector.trim())).collect()
+}
+
+/// A selector as kubectl prints it; nothing for one that selects everything.
+pub(crate) fn text(selector: &LabelSelector) -> String {
+    let labels = selector.match_labels.iter().flatten();
+    let equals = labels.map(|(key, value)| (key.as_str(), format!("{key}={value}")));
+    let expressions = selector.match_expressions.iter().flatten().map(|expression| {
+        let LabelSelectorRequirement { key, operator, values } = expression;
+        let mut values = values.clone().unwrap_or_default();
+        values.sort();
+        let text = match operator.as_str() {
+            "Exists" => key.clone(),
+            "DoesNotExist" => format!("!{key}"),
+            other => format!("{key} {} ({})", other.to_lowercase(), values.join(",")),
+        };
+        (key.as_str(), text)
+    });
+    let mut parts: Vec<(&str, String)> = equals.chain(expressions).collect();
+    parts.sort_by_key(|(key, _)| *key);
+    parts.into_iter().map(|(_, text)| text).collect::<Vec<_>>().join(",")
+}
+
+/// Splits at the commas that are not in parentheses.
+fn requirements(text: &str) -> Vec<&str> {
+    let mut depth = 0_usize;
+    text.split(|c| {
+        match c {
+            '(' => depth += 1,
+            ')' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        c == ',' && depth == 0
+    })
+    .collect()
+}
+
+/// Adds one requirement to a selector.
+fn read(requirement: &str, to: &mut LabelSelector) -> anyhow::Result<()> {
+    let mut expression = |key: &str, operator: &str, values: Option<Vec<String>>| {
+        let key = checked_key(key)?;
+        let requirement = LabelSelectorRequirement { key, operator: operator.to_owned(), values };
+        to.match_expressions.get_or_insert_default().push(requirement);
+        Ok(())
+    };
+    if let Some(key) = requirement.strip_prefix('!') {
+        return expression(key, "DoesNotExist", None);
+    }
+    if let Some((key, value)) = requirement.split_once("!=") {
+        return expression(key, "NotIn", Some(vec![checked_value(value)?]));
+    }
+    if let Some((key, value)) = requirement.split_once('=') {
+        let value = checked_value(value.strip_prefix('=').unwrap_or(value))?;
+        let key = checked_key(key)?;
+        let labels = to.match_labels.get_or_insert_default();
+        if labels.get(&key).is_some_and(|before| *before != value) {
+            bail!("`{key}` cannot have two values");
+        }
+        labels.insert(key, value);
+        return Ok(());
+    }
+    let Some((head, list)) = requirement.split_once('(') else {
+        return expression(requirement, "Exists", None);
+    };
+    let Some(list) = list.strip_suffix(')') else { bail!("a parenthesis is not closed") };
+    let Some((key, operator)) = head.trim_end().rsplit_once(char::is_whitespace) else {
+        bail!("expected `in` or `notin` before a parenthesis");
+    };
+    let values = list.split(',').map(checked_value).collect::<anyhow::Result<Vec<_>>>()?;
+    match operator {
+        "in" => expression(key, "In", Some(values)),
+        "notin" => expression(key, "NotIn", Some(values)),
+        _ => bail!("expected `in` or `notin` after `{key}`, not `{operator}`"),
+    }
+}
+
+fn checked_value(value: &str) -> anyhow::Result<String> {
+    let value = value.trim();
+    if !value.is_empty() && !is_word(value) {
+        bail!("`{value}` is no value of a label");
+    }
+    Ok(value.to_owned())
+}
+
+fn checked_key(key: &str) -> anyhow::Result<String> {
+    let key = key.trim();
+    let is_key = match key.split_once('/') {
+        Some((prefix, name)) => is_prefix(prefix) && is_word(name),
+        None => is_word(key),
+    };
+    if !is_key {
+        bail!("`{key}` is no name of a label");
+    }
+    Ok(key.to_owned())
+}
+
+fn is_word(text: &str) -> bool {
+    let is_end = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+    text.len() <= LONGEST
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+        && is_end(text.chars().next())
+        && is_end(text.chars().next_back())
+}
+
+fn is_prefix(text: &str) -> bool {
+    let is_label = |label: &str| {
+        label.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-'))
+            && !label.is_empty()
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    text.len() <= LONGEST_PREFIX && text.split('.').all(is_label)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_kubectl_understands_is_read_and_printed_again() {
+        for (typed, printed) in [
+            ("app=web", "app=web"),
+            (" app == web ", "app=web"),
+            ("app=", "app="),
+            ("tier in (b, a),app=web", "app=web,tier in (a,b)"),
+            ("tier notin (a)", "tier notin (a)"),
+            ("tier!=a", "tier notin (a)"),
+            ("canary", "canary"),
+            ("!canary , app=web", "app=web,!canary"),
+            ("x.io/a-b_c.d=1", "x.io/a-b_c.d=1"),
+        ] {
+            assert_eq!(text(&parse(typed).unwrap()), printed, "{typed}");
+        }
+    }
+
+    #[test]
+    fn equality_becomes_labels_and_the_rest_expressions() {
+        let selector = parse("a=b,c in (d)").unwrap();
+        assert_eq!(selector.match_labels.unwrap()["a"], "b");
+        let [expression] = selector.match_expressions.unwrap().try_into().unwrap();
+        assert_eq!(expression.operator, "In");
+        assert_eq!(expression.values.unwrap(), ["d"]);
+    }
+
+    #[test]
+    fn what_is_no_selector_is_told_why() {
+        for (typed, reason) in [
+            ("", "`` is no name of a label"),
+            ("a=b,", "`` is no name of a label"),
+            ("a b", "`a b` is no name of a label"),
+            ("a>5", "`a>5` is no name of a label"),
+            ("a=b c", "`b c` is no value of a label"),
+            ("a=b,a=c", "`a` cannot have two values"),
+            ("a in (b", "a parenthesis is not closed"),
+            ("a like (b)", "expected `in` or `notin` after `a`, not `like`"),
+            ("in (b)", "expected `in` or `notin` before a parenthesis"),
+            ("A.io/a=b", "`A.io/a` is no name of a label"),
+        ] {
+            let error = parse(typed).unwrap_err();
+            assert_eq!(error.to_string(), format!("`{typed}` is no label selector"));
+            assert_eq!(error.root_cause().to_string(), reason, "{typed}");
+        }
+    }
+
+    #[test]
+    fn one_of_several_selectors_is_separated_by_or() {
+        let any = parse_any("app=web or app in (db, cache) or !x").unwrap();
+        let printed: Vec<String> = any.iter().map(text).collect();
+        assert_eq!(printed, ["app=web", "app in (cache,db)", "!x"]);
+        assert!(parse_any("app=web or ").is_err());
+    }
+}

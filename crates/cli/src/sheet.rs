@@ -1,0 +1,121 @@
+//! A page of `Key:  value` lines for people, as `describe` prints it.
+//!
+//! Values of fields that follow each other are aligned. Whatever comes from outside loses its control
+//! characters here, so that no message of a plugin can play tricks with a terminal.
+
+use std::fmt::Display;
+
+use crate::output::harmless;
+
+/// What stands where there is nothing.
+pub(crate) const NONE: &str = "<none>";
+
+/// Spaces for each level.
+const INDENT: usize = 2;
+
+/// Collects lines.
+#[derive(Debug, Default)]
+pub(crate) struct Sheet {
+    text: String,
+    /// Fields that are not aligned yet.
+    block: Vec<Field>,
+}
+
+#[derive(Debug)]
+struct Field {
+    level: usize,
+    key: String,
+    lines: Vec<String>,
+}
+
+impl Sheet {
+    /// `Key:  value`; a value of several lines goes on below itself.
+    pub(crate) fn field(&mut self, level: usize, key: &str, value: impl Display) {
+        self.list(level, key, [value]);
+    }
+
+    /// `Key:  value`, with more values below the first.
+    pub(crate) fn list<T: Display>(
+        &mut self,
+        level: usize,
+        key: &str,
+        values: impl IntoIterator<Item = T>,
+    ) {
+        let values = values.into_iter().map(|value| value.to_string());
+        let mut lines: Vec<String> =
+            values.flat_map(|value| value.lines().map(harmless).collect::<Vec<_>>()).collect();
+        if lines.is_empty() {
+            lines.push(NONE.to_owned());
+        }
+        self.block.push(Field { level, key: harmless(key), lines });
+    }
+
+    /// `Key:`, with what follows on a deeper level.
+    pub(crate) fn heading(&mut self, level: usize, key: &str) {
+        self.line(level, format_args!("{key}:"));
+    }
+
+    /// A line of its own.
+    pub(crate) fn line(&mut self, level: usize, line: impl Display) {
+        self.align();
+        let line = harmless(&line.to_string());
+        self.text.extend([" ".repeat(level * INDENT).as_str(), &line, "\n"]);
+    }
+
+    /// An empty line.
+    pub(crate) fn gap(&mut self) {
+        self.align();
+        self.text.push('\n');
+    }
+
+    /// The whole page.
+    pub(crate) fn finish(mut self) -> String {
+        self.align();
+        self.text
+    }
+
+    fn align(&mut self) {
+        let block = std::mem::take(&mut self.block);
+        let start = |field: &Field| field.level * INDENT + field.key.chars().count() + 1;
+        let column = block.iter().map(start).max().unwrap_or_default() + 2;
+        for field in &block {
+            let key = format!("{}{}:", " ".repeat(field.level * INDENT), field.key);
+            for (number, line) in field.lines.iter().enumerate() {
+                let before = if number == 0 { key.as_str() } else { "" };
+                let padded = format!("{before:column$}{line}");
+                self.text.extend([padded.trim_end(), "\n"]);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_that_follow_each_other_are_aligned() {
+        let mut sheet = Sheet::default();
+        sheet.field(0, "Name", "b");
+        sheet.list(0, "Annotations", ["a=b", "c=d"]);
+        sheet.list(0, "Labels", [] as [&str; 0]);
+        sheet.gap();
+        sheet.heading(0, "Hooks");
+        sheet.field(1, "A", "1\n2");
+        assert_eq!(
+            sheet.finish(),
+            "Name:         b\n\
+             Annotations:  a=b\n              c=d\n\
+             Labels:       <none>\n\
+             \n\
+             Hooks:\n  A:  1\n      2\n"
+        );
+    }
+
+    #[test]
+    fn what_could_steer_a_terminal_is_made_harmless() {
+        let mut sheet = Sheet::default();
+        sheet.field(0, "Error", "\u{1b}[2Jgone\r");
+        assert_eq!(sheet.finish(), "Error:  \u{fffd}[2Jgone\u{fffd}\n");
+    }
+}

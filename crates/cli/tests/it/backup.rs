@@ -1,0 +1,543 @@
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bowline_api::{Backup, DownloadRequest};
+use bowline_store::decode::{self, Limits};
+use bowline_testbed::{S3, Velero, velero};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use rustls::crypto::ring;
+use rustls::pki_types::PrivateKeyDer;
+use rustls::{ServerConfig, ServerConnection, Stream};
+use serde_json::{Value, json};
+
+use crate::bowline::World;
+use crate::cluster::{Place, cluster};
+use crate::fake_server::{Answer, FakeServer, SIGNATURE, gzip, packed, packed_json};
+use crate::restore;
+
+#[test]
+fn what_is_wrong_with_a_command_line_is_told_in_one_line() {
+    let world = World::new();
+    for (line, words) in [
+        (&["create"][..], &["needs a name", "--from-schedule"][..]),
+        (&["create", "B"], &["\"B\" is not a name", "lower-case"]),
+        (&["create", "b", "--ttl", "1d"], &["--ttl", "unknown unit", "backup create --help"]),
+        (&["create", "b", "-l", "a=b=c"], &["`a=b=c` is no label selector", "`b=c`"]),
+        (&["create", "b", "-l", "a=b", "--or-selector", "c=d"], &["--or-selector"]),
+        (
+            &["create", "b", "--include-resources=pods", "--exclude-cluster-scoped-resources=*"],
+            &["cannot be mixed", "use either"],
+        ),
+        (&["create", "--from-schedule=s", "--ttl=1h"], &["--from-schedule takes", "leave out"]),
+        (&["create", "b", "-o", "xml"], &["'xml'", "possible values are json, yaml"]),
+        (&["get", "a", "-l", "b=c"], &["--selector"]),
+        (&["logs"], &["<NAME>", "backup logs --help"]),
+        (&["logs", "a", "--timeout", "0s"], &["--timeout"]),
+        (&["get", "-n", "a/b"], &["\"a/b\" is not the name of a namespace"]),
+    ] {
+        let arguments: Vec<&str> = ["backup"].iter().chain(line).copied().collect();
+        let ended = world.run(&arguments);
+        assert_eq!(ended.code, Some(2), "{line:?}: {}", ended.stderr);
+        assert_eq!(ended.stdout, "");
+        assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
+        for word in words {
+            assert!(ended.stderr.contains(word), "no {word:?} in {:?}", ended.stderr);
+        }
+    }
+}
+
+#[test]
+fn a_backup_is_printed_without_a_cluster() {
+    let world = World::new();
+    let line = ["backup", "create", "b", "-n", "somewhere", "--labels=a=b", "-l=app=web", "-o"];
+    let run = |format: &str| {
+        let arguments: Vec<&str> = line.iter().copied().chain([format]).collect();
+        let ended = world.run(&arguments);
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+        ended.stdout
+    };
+    insta::assert_snapshot!(run("yaml"));
+    let printed: Value = serde_json::from_str(&run("json")).unwrap();
+    assert_eq!(printed["spec"]["labelSelector"]["matchLabels"], json!({"app": "web"}));
+}
+
+#[test]
+fn a_namespace_comes_from_the_flag_the_settings_or_the_environment() {
+    let world = World::new();
+    let home = tempfile::tempdir().unwrap();
+    let folder = home.path().join(".config/velero");
+    std::fs::create_dir_all(&folder).unwrap();
+    let namespace = |more: &[&str]| {
+        let mut command = world.bowline(&["backup", "create", "b", "-o", "json"]);
+        command.args(more).env("HOME", home.path()).env("VELERO_NAMESPACE", "of-environment");
+        let ended = World::end_of(&mut command);
+        let printed: Value = serde_json::from_str(&ended.stdout).unwrap_or(json!({}));
+        (printed["metadata"]["namespace"].as_str().unwrap_or_default().to_owned(), ended.stderr)
+    };
+    assert_eq!(namespace(&[]).0, "of-environment");
+    std::fs::write(folder.join("config.json"), r#"{"namespace": "of-settings"}"#).unwrap();
+    assert_eq!(namespace(&[]).0, "of-settings");
+    assert_eq!(namespace(&["-n", "of-flag"]).0, "of-flag");
+    std::fs::write(folder.join("config.json"), "{").unwrap();
+    let (_, said) = namespace(&[]);
+    assert!(said.contains("config.json") && said.contains("mend or remove"), "{said}");
+}
+
+#[test]
+fn a_backup_is_created_listed_and_described() {
+    let place = cluster().place("backup-create");
+    let said = place.run(&["backup", "create", "one", "--ttl", "1h", "--labels", "a=b"]).stderr;
+    assert!(said.contains("`one` is created; see `bowline backup describe one`"), "{said}");
+    let created: Backup = place.get("one");
+    assert_eq!(created.spec.ttl.to_string(), "1h0m0s");
+    assert_eq!(created.spec.included_namespaces, ["*"]);
+
+    place.refused(&["backup", "create", "one"], &["there is a backup `one` already"]);
+    place.refused(
+        &["backup", "create", "two", "--storage-location", "none"],
+        &["no backup location `none`", "backup-location get"],
+    );
+    place.ok(&["backup", "create", "two"]);
+    assert_eq!(place.names::<Backup>(), ["one", "two"]);
+
+    let table = place.ok(&["backup", "get"]);
+    let first: Vec<&str> = table.lines().map(|line| line.split(' ').next().unwrap()).collect();
+    assert_eq!(first, ["NAME", "one", "two"]);
+    assert_eq!(place.ok(&["backup", "get", "-l", "a=b"]).lines().count(), 2);
+    let one: Value =
+        serde_json::from_str(&place.ok(&["backup", "get", "one", "-o", "json"])).unwrap();
+    assert_eq!((&one["kind"], &one["metadata"]["name"]), (&json!("Backup"), &json!("one")));
+    assert_eq!(one["metadata"]["managedFields"], Value::Null);
+    let list = place.ok(&["backup", "get", "one", "two", "-o", "yaml"]);
+    assert!(list.contains("kind: BackupList\n"), "{list}");
+    assert_eq!(list.matches("kind: Backup\n").count(), 2, "{list}");
+
+    // Nobody has looked at it, so that there is nothing to wait for.
+    let described = place.ok(&["backup", "describe", "one"]);
+    assert!(described.contains("\nPhase:  New\n"), "{described}");
+    place.refused(&["backup", "logs", "one"], &["has no log yet", "it is New"]);
+    place.refused(&["backup", "download", "one"], &["has no archive yet", "it is New"]);
+    for line in [&["get", "none"][..], &["describe", "none"], &["logs", "none"]] {
+        let arguments: Vec<&str> = ["backup"].iter().chain(line).copied().collect();
+        place.refused(&arguments, &["no backup `none` in namespace `backup-create`", "lists"]);
+    }
+}
+
+#[test]
+fn nothing_is_told_as_such() {
+    let place = cluster().place("backup-nothing");
+    let ended = place.run(&["backup", "get"]);
+    assert_eq!((ended.code, ended.stdout.as_str()), (Some(0), ""));
+    assert_eq!(ended.stderr, "no backups in namespace `backup-nothing`\n");
+    let list: Value = serde_json::from_str(&place.ok(&["backup", "get", "-o", "json"])).unwrap();
+    assert_eq!(list["items"], json!([]));
+    place.refused(&["backup", "get", "-n", "no-such"], &["no namespace `no-such`", "--namespace"]);
+    place.refused(&["backup", "create", "b", "-n", "no-such"], &["no namespace `no-such`"]);
+}
+
+#[test]
+fn a_cluster_without_the_definitions_is_explained() {
+    // As an API server answers for a path that it does not know.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for connection in listener.incoming() {
+            let mut connection = connection.unwrap();
+            let mut reader = BufReader::new(connection.try_clone().unwrap());
+            let mut line = String::new();
+            while reader.read_line(&mut line).unwrap() > 2 {
+                line.clear();
+            }
+            let answer = "HTTP/1.1 404 Not Found\r\nContent-Type: text/plain\r\n\
+                          Content-Length: 19\r\nConnection: close\r\n\r\n404 page not found\n";
+            connection.write_all(answer.as_bytes()).unwrap();
+        }
+    });
+    let kubeconfig = tempfile::NamedTempFile::new().unwrap();
+    let text = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "x",
+        "clusters": [{"name": "x", "cluster": {"server": format!("http://127.0.0.1:{port}")}}],
+        "users": [{"name": "x", "user": {}}],
+        "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}],
+    });
+    std::fs::write(kubeconfig.path(), text.to_string()).unwrap();
+    let world = World::new();
+    for line in [&["get"][..], &["get", "b"], &["describe", "b"], &["logs", "b"]] {
+        let mut command = world.bowline(&["backup"]);
+        let ended = World::end_of(command.args(line).env("KUBECONFIG", kubeconfig.path()));
+        assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+        let hint = "install them with `bowline install --crds-only`";
+        assert!(ended.stderr.contains(hint), "{line:?}: {}", ended.stderr);
+    }
+}
+
+#[test]
+fn a_schedule_lends_a_backup_its_template() {
+    let place = cluster().place("backup-schedule");
+    let spec = json!({"schedule": "@daily", "template": {"includedNamespaces": ["app"]}});
+    place.put("Schedule", "nightly", json!({"spec": spec, "metadata": {"labels": {"a": "b"}}}));
+    place.ok(&["backup", "create", "--from-schedule", "nightly", "--labels", "c=d"]);
+    let [name] = place.names::<Backup>().try_into().unwrap();
+    let digits = name.strip_prefix("nightly-").unwrap();
+    assert!(digits.len() == 14 && digits.bytes().all(|b| b.is_ascii_digit()), "{name}");
+    let backup: Backup = place.get(&name);
+    assert_eq!(backup.spec.included_namespaces, ["app"]);
+    let labels = backup.metadata.labels.unwrap();
+    assert_eq!((labels["a"].as_str(), labels["c"].as_str()), ("b", "d"));
+    assert_eq!(labels["velero.io/schedule-name"], "nightly");
+    place.refused(&["backup", "create", "--from-schedule", "none"], &["no schedule `none`"]);
+}
+
+/// A backup as a server leaves it.
+fn finished(place: &Place, name: &str) {
+    place.put("Backup", name, json!({"spec": {"includedNamespaces": ["app"]}}));
+    place.set_status::<Backup>(
+        name,
+        &json!({
+            "phase": "PartiallyFailed", "errors": 1, "backupItemOperationsAttempted": 1,
+            "backupItemOperationsFailed": 1, "startTimestamp": "2026-01-02T03:04:05Z",
+            "completionTimestamp": "2026-01-02T03:05:05Z", "formatVersion": "1.1.0",
+            "progress": {"totalItems": 3, "itemsBackedUp": 2},
+        }),
+    );
+}
+
+#[test]
+fn describe_shows_what_the_storage_location_holds_and_leaves_no_request() {
+    let place = cluster().place("backup-describe");
+    finished(&place, "b");
+    let volumes = json!([{"pvName": "pv-1", "skipped": true, "skippedReason": "no snapshotter"}]);
+    let operations = json!([{"spec": {
+        "operationID": "op-1", "backupItemAction": "x.io/a",
+        "resourceIdentifier": {"Group": "", "Resource": "pods", "Namespace": "app", "Name": "web"},
+    }}]);
+    let _server = FakeServer::start(
+        &place,
+        [
+            ("BackupResults", packed_json(&json!({"errors": {"namespaces": {"app": ["oh"]}}}))),
+            ("BackupVolumeInfos", packed_json(&volumes)),
+            ("BackupItemOperations", packed_json(&operations)),
+            ("BackupResourceList", packed_json(&json!({"v1/Pod": ["app/web"]}))),
+        ],
+    );
+    let described = place.ok(&["backup", "describe", "b", "--details"]);
+    insta::assert_snapshot!(described);
+    let json: Value =
+        serde_json::from_str(&place.ok(&["backup", "describe", "b", "-o", "json"])).unwrap();
+    assert_eq!(json["errors"]["namespace"]["app"], json!(["oh"]));
+    assert_eq!(json["status"]["backupVolumes"]["skipped"][0]["pvName"], "pv-1");
+    assert_eq!(json["status"]["resourceList"], Value::Null, "no --details");
+    assert_eq!(place.names::<DownloadRequest>(), [] as [&str; 0]);
+}
+
+#[test]
+fn describe_says_which_file_cannot_be_read_and_why() {
+    let place = cluster().place("backup-degraded");
+    finished(&place, "b");
+    let _server = FakeServer::start(
+        &place,
+        [
+            ("BackupResults", Answer::Reason("the location is unavailable")),
+            ("BackupVolumeInfos", Answer::Status("403 Forbidden")),
+            ("BackupItemOperations", Answer::Status("404 Not Found")),
+            ("BackupResourceList", Answer::File(b"no gzip".to_vec())),
+        ],
+    );
+    let described = place.ok(&["backup", "describe", "b", "--details"]);
+    for line in [
+        "Errors:    1 <cannot read BackupResults: the server cannot give it out: the location is \
+         unavailable>",
+        "Backup Volumes:  <cannot read BackupVolumeInfos: the storage location answers 403 \
+         Forbidden: AccessDenied>",
+        "0 of 1 completed successfully, 1 failed <cannot read BackupItemOperations: it is not in the \
+         storage location>",
+        "Resource List:  <cannot read BackupResourceList: it is damaged",
+        "Phase:  PartiallyFailed",
+        "Total items to be backed up:  3",
+    ] {
+        assert!(described.contains(line), "no {line:?} in {described}");
+    }
+    assert!(!described.contains(SIGNATURE), "{described}");
+    assert_eq!(place.names::<DownloadRequest>(), [] as [&str; 0]);
+}
+
+#[test]
+fn logs_are_printed_and_trouble_is_told_without_the_link() {
+    let place = cluster().place("backup-logs");
+    finished(&place, "b");
+    let log = "a line with some numbers\n".repeat(100_000);
+    {
+        let _server = FakeServer::start(&place, [("BackupLog", packed(&log))]);
+        assert!(place.ok(&["backup", "logs", "b"]) == log, "it is not the log");
+        // A reader that has seen enough is no error.
+        let mut child = place.bowline(&["backup", "logs", "b"]).spawn().unwrap();
+        let mut first = [0; 10];
+        child.stdout.take().unwrap().read_exact(&mut first).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(0));
+    }
+    for (answer, words) in [
+        (Answer::Status("403 Forbidden"), &["403 Forbidden: AccessDenied"][..]),
+        (Answer::Status("404 Not Found"), &["not in the storage location"]),
+        (
+            Answer::Elsewhere("http://127.0.0.1:1".to_owned()),
+            &["cannot download from `127.0.0.1`", "can this machine reach it?"],
+        ),
+        (Answer::Cut, &["the download broke off"]),
+        (Answer::File(b"no gzip".to_vec()), &["it is damaged"]),
+        (Answer::Reason("no such location"), &["cannot give it out: no such location"]),
+    ] {
+        let _server = FakeServer::start(&place, [("BackupLog", answer)]);
+        let said = place.refused(&["backup", "logs", "b"], words);
+        assert!(said.contains("cannot print the log of backup `b`"), "{said}");
+        assert!(!said.contains(SIGNATURE) && !said.contains("http://"), "{said}");
+    }
+    let started = Instant::now();
+    let words = ["has not answered within 1s", "namespace `backup-logs`"];
+    place.refused(&["backup", "logs", "b", "--timeout", "1s"], &words);
+    assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
+    assert_eq!(place.names::<DownloadRequest>(), [] as [&str; 0]);
+}
+
+/// Serves a file to whoever trusts it. Returns its address and its certificate.
+fn serve_with_tls(file: Vec<u8>) -> (String, String) {
+    let pair = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let key = PrivateKeyDer::try_from(pair.signing_key.serialize_der()).unwrap();
+    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![pair.cert.der().clone()], key)
+        .unwrap();
+    let config = Arc::new(config);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("https://localhost:{}", listener.local_addr().unwrap().port());
+    std::thread::spawn(move || {
+        for mut socket in listener.incoming().flatten() {
+            let mut connection = ServerConnection::new(Arc::clone(&config)).unwrap();
+            let mut stream = Stream::new(&mut connection, &mut socket);
+            let length = file.len();
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n");
+            // A client that does not trust us hangs up.
+            if stream.read(&mut [0; 4096]).is_ok() {
+                let answer = [head.as_bytes(), &file].concat();
+                let _ = stream.write_all(&answer).and_then(|()| stream.flush());
+            }
+            connection.send_close_notify();
+            let _ = connection.write_tls(&mut socket);
+        }
+    });
+    (url, pair.cert.pem())
+}
+
+#[test]
+fn certificates_come_from_the_flag_the_settings_or_the_location() {
+    let place = cluster().place("backup-tls");
+    let (url, pem) = serve_with_tls(gzip("the log\n"));
+    let _server = FakeServer::start(&place, [("BackupLog", Answer::Elsewhere(url))]);
+    let bytes = |pem: &str| k8s_openapi::ByteString(pem.as_bytes().to_vec());
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret", "data": {"ca.crt": bytes(&pem)},
+        "metadata": {"name": "ca", "namespace": place.namespace},
+    });
+    cluster().apply(secret);
+    for (location, trusted) in [
+        ("plain", json!({})),
+        ("inline", json!({"caCert": bytes(&pem)})),
+        ("reference", json!({"caCertRef": {"name": "ca", "key": "ca.crt"}})),
+        ("broken", json!({"caCertRef": {"name": "ca", "key": "none"}})),
+    ] {
+        let mut spec = json!({"provider": "aws", "objectStorage": trusted});
+        spec["objectStorage"]["bucket"] = "b".into();
+        place.put("BackupStorageLocation", location, json!({"spec": spec}));
+        place.put("Backup", location, json!({"spec": {"storageLocation": location}}));
+        place.set_status::<Backup>(location, &json!({"phase": "Completed"}));
+    }
+    let words = ["cannot download from `localhost`", "name the authority", "--cacert"];
+    place.refused(&["backup", "logs", "plain"], &words);
+    for location in ["inline", "reference"] {
+        assert_eq!(place.ok(&["backup", "logs", location]), "the log\n");
+    }
+    let said = place.run(&["backup", "logs", "broken"]).stderr;
+    assert!(said.contains("warning: cannot use the certificates of location `broken`"), "{said}");
+    assert!(said.contains("the Secret `ca` has no key `none`"), "{said}");
+
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join("ca.crt");
+    std::fs::write(&file, &pem).unwrap();
+    let file = file.to_str().unwrap();
+    assert_eq!(place.ok(&["backup", "logs", "plain", "--cacert", file]), "the log\n");
+    let insecure = ["backup", "logs", "plain", "--insecure-skip-tls-verify"];
+    assert_eq!(place.ok(&insecure), "the log\n");
+    let folder = home.path().join(".config/velero");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("config.json"), json!({"cacert": file}).to_string()).unwrap();
+    let mut command = place.bowline(&["backup", "logs", "plain"]);
+    assert_eq!(World::end_of(command.env("HOME", home.path())).stdout, "the log\n");
+}
+
+#[test]
+fn an_interrupted_download_leaves_neither_a_request_nor_a_file() {
+    let place = cluster().place("backup-interrupt");
+    finished(&place, "b");
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = place.bowline(&["backup", "download", "b"]);
+    let mut child = command.current_dir(folder.path()).spawn().unwrap();
+    World::wait_until("the server is asked", || !place.names::<DownloadRequest>().is_empty());
+    kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_eq!(place.names::<DownloadRequest>(), [] as [&str; 0]);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn an_archive_is_written_whole_or_not_at_all() {
+    let place = cluster().place("backup-download");
+    finished(&place, "b");
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("b-data.tar.gz");
+    let download = |more: &[&str]| {
+        let mut command = place.bowline(&["backup", "download", "b"]);
+        World::end_of(command.args(more).current_dir(folder.path()))
+    };
+    {
+        let _server = FakeServer::start(&place, [("BackupContents", Answer::Cut)]);
+        let ended = download(&[]);
+        assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+        assert!(ended.stderr.contains("the download broke off"), "{}", ended.stderr);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+    let archive = vec![7; 3 << 20];
+    let _server = FakeServer::start(&place, [("BackupContents", Answer::File(archive.clone()))]);
+    let ended = download(&[]);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert!(ended.stderr.contains("is in b-data.tar.gz, 3.00 MiB"), "{}", ended.stderr);
+    assert!(std::fs::read(&target).unwrap() == archive, "it is not the archive");
+    assert_eq!(target.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+
+    std::fs::write(&target, "mine").unwrap();
+    let ended = download(&[]);
+    assert_eq!(ended.code, Some(2));
+    assert!(ended.stderr.contains("b-data.tar.gz is there already"), "{}", ended.stderr);
+    assert_eq!(std::fs::read(&target).unwrap(), b"mine");
+    assert_eq!(download(&["--force"]).code, Some(0));
+    assert!(std::fs::read(&target).unwrap() == archive, "it is not the archive");
+    assert_eq!(download(&["-o", "other"]).code, Some(0));
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "something else is left");
+    assert_eq!(place.names::<DownloadRequest>(), [] as [&str; 0]);
+}
+
+#[test]
+fn waiting_tells_each_phase_and_how_it_ended() {
+    let place = cluster().place("backup-wait");
+    for (name, phase, code) in [("good", "Completed", 0), ("bad", "PartiallyFailed", 1)] {
+        let mut command = place.bowline(&["backup", "create", name, "--wait"]);
+        let mut child = command.spawn().unwrap();
+        let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
+        let mut next = || said.next().unwrap().unwrap();
+        assert_eq!(next(), format!("{name}: New"));
+        place.set_status::<Backup>(name, &json!({"phase": "InProgress"}));
+        assert_eq!(next(), format!("{name}: InProgress"));
+        let progress = json!({"totalItems": 3, "itemsBackedUp": 3});
+        let status = json!({
+            "phase": phase, "progress": progress, "errors": code, "failureReason": "because",
+        });
+        place.set_status::<Backup>(name, &status);
+        assert_eq!(next(), format!("{name}: {phase}"));
+        let errors = if code == 1 { "1 error" } else { "0 errors" };
+        let end =
+            format!("backup `{name}` has ended as {phase}: 3 of 3 items, {errors}, 0 warnings");
+        assert_eq!(next(), end);
+        assert_eq!(next(), "reason: because");
+        let see = format!("see `bowline backup describe {name}` and `bowline backup logs {name}`");
+        assert_eq!(next(), see);
+        assert_eq!(child.wait().unwrap().code(), Some(code));
+    }
+}
+
+#[test]
+fn waiting_without_a_server_hints_and_can_be_left() {
+    let place = cluster().place("backup-no-server");
+    let mut child = place.bowline(&["backup", "create", "b", "-w"]).spawn().unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
+    let hint = said.find(|line| line.as_ref().unwrap().contains("hint:")).unwrap().unwrap();
+    assert!(hint.contains("no server ran in namespace `backup-no-server`"), "{hint}");
+    kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
+    let last = said.next().unwrap().unwrap();
+    assert!(last.contains("goes on without this command"), "{last}");
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_eq!(place.names::<Backup>(), ["b"]);
+}
+
+#[test]
+fn a_backup_that_is_deleted_is_not_waited_for() {
+    let place = cluster().place("backup-deleted");
+    let mut child = place.bowline(&["backup", "create", "b", "-w"]).spawn().unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
+    assert_eq!(said.next().unwrap().unwrap(), "b: New");
+    let api = place.api::<Backup>();
+    cluster().runtime.block_on(api.delete("b", &kube::api::DeleteParams::default())).unwrap();
+    let last = said.next().unwrap().unwrap();
+    assert_eq!(last, "error: backup `b` was deleted while it was waited for");
+    assert_eq!(child.wait().unwrap().code(), Some(2));
+}
+
+#[test]
+fn everything_works_with_a_server_of_velero() {
+    let cluster = cluster();
+    let s3 = cluster.runtime.block_on(S3::start(cluster.plane.bed())).unwrap();
+    let started = Velero::start(&cluster.plane, &s3, velero::Options::default());
+    let velero = cluster.runtime.block_on(started).unwrap();
+    let app = cluster.place("velero-app");
+    cluster.apply(json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "data": {"a": "b"},
+        "metadata": {"name": "settings", "namespace": app.namespace},
+    }));
+    let place = Place { world: World::new(), namespace: velero::NAMESPACE.to_owned() };
+
+    let create = ["backup", "create", "real", "--include-namespaces", "velero-app", "--wait"];
+    let ended = place.run(&create);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert!(ended.stderr.contains("backup `real` has ended as Completed"), "{}", ended.stderr);
+
+    let described = place.ok(&["backup", "describe", "real", "--details"]);
+    assert!(described.contains("    - velero-app/settings\n"), "{described}");
+    assert_eq!(place.names::<DownloadRequest>(), [] as [&str; 0]);
+    let theirs = cluster.runtime.block_on(async {
+        let mut command = velero.command();
+        command.args(["backup", "describe", "real", "--details", "--colorized=false"]);
+        command.env("TZ", "UTC");
+        command.output().await.unwrap()
+    });
+    // Velero's command line leaves its requests behind.
+    let left_by_velero = place.names::<DownloadRequest>();
+    let words = |text: &str| -> Vec<String> {
+        text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+    };
+    let ours = words(&described);
+    let theirs = words(&String::from_utf8(theirs.stdout).unwrap());
+    let missing: Vec<&String> = theirs.iter().filter(|line| !ours.contains(line)).collect();
+    assert_eq!(missing, [] as [&str; 0], "lines of Velero's that we do not have");
+
+    let log = place.ok(&["backup", "logs", "real"]);
+    assert!(log.contains("velero-app"), "{log}");
+    let folder = tempfile::tempdir().unwrap();
+    let archive = folder.path().join("real.tar.gz");
+    place.ok(&["backup", "download", "real", "-o", archive.to_str().unwrap()]);
+    let mut unpacked = Vec::new();
+    let packed = std::fs::File::open(&archive).unwrap();
+    decode::gunzip(packed, Limits::ARCHIVE).read_to_end(&mut unpacked).unwrap();
+    let path = b"resources/configmaps/namespaces/velero-app/settings.json";
+    assert!(unpacked.windows(path.len()).any(|window| window == path), "not in the archive");
+
+    let refused = ["backup", "create", "refused", "--exclude-resources=*", "--wait"];
+    let ended = place.run(&refused);
+    assert_eq!(ended.code, Some(1), "{}", ended.stderr);
+    assert!(ended.stderr.contains("refused: Invalid included/excluded"), "{}", ended.stderr);
+    place.refused(&["backup", "logs", "refused"], &["was refused and never ran: Invalid"]);
+    assert_eq!(place.names::<DownloadRequest>(), left_by_velero);
+    restore::works_with_velero(&place, &velero);
+}

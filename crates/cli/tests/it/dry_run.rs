@@ -1,0 +1,374 @@
+//! `restore create --dry-run`, on a real API server.
+
+use bowline_api::{Backup, BackupStorageLocation, DownloadRequest, Restore};
+use bowline_store::encode;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
+use kube::Api;
+use kube::api::{DeleteParams, ListParams};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+use crate::bowline::{Ended, World};
+use crate::cluster::{Place, cluster};
+use crate::fake_server::{Answer, FakeServer, packed_json};
+use crate::restore::completed;
+
+/// An archive of objects, each with the folder of its kind.
+fn archive(objects: &[(&str, Value)]) -> Vec<u8> {
+    let mut tar = tar::Builder::new(encode::gzip(Vec::new()));
+    for (kind, object) in objects {
+        let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
+        let folder = match text("namespace") {
+            "" => "cluster".to_owned(),
+            namespace => format!("namespaces/{namespace}"),
+        };
+        let path = format!("resources/{kind}/{folder}/{}.json", text("name"));
+        let content = object.to_string();
+        let mut header = tar::Header::new_ustar();
+        header.set_size(content.len() as u64);
+        header.set_mode(0o644);
+        tar.append_data(&mut header, path, content.as_bytes()).unwrap();
+    }
+    tar.into_inner().unwrap().finish().unwrap()
+}
+
+fn object(api_version: &str, kind: &str, namespace: &str, name: &str, rest: Value) -> Value {
+    let mut object = rest;
+    object["apiVersion"] = api_version.into();
+    object["kind"] = kind.into();
+    object["metadata"]["name"] = name.into();
+    // As in any backup.
+    object["metadata"]["uid"] = "11111111-2222-3333-4444-555555555555".into();
+    object["metadata"]["resourceVersion"] = "1".into();
+    if !namespace.is_empty() {
+        object["metadata"]["namespace"] = namespace.into();
+    }
+    object
+}
+
+fn config_map(namespace: &str, name: &str, value: &str) -> Value {
+    object("v1", "ConfigMap", namespace, name, json!({"data": {"key": value}}))
+}
+
+/// As it is created, without what only a backup knows.
+fn live(mut object: Value) -> Value {
+    object["metadata"]
+        .as_object_mut()
+        .unwrap()
+        .retain(|field, _| !["uid", "resourceVersion"].contains(&field.as_str()));
+    object
+}
+
+fn deployment(namespace: &str, image: &str, app: &str) -> Value {
+    let container = json!({"name": "web", "image": image});
+    let template =
+        json!({"metadata": {"labels": {"app": app}}, "spec": {"containers": [container]}});
+    let spec = json!({"selector": {"matchLabels": {"app": app}}, "template": template});
+    object("apps/v1", "Deployment", namespace, "web", json!({"spec": spec}))
+}
+
+fn definition(group: &str) -> Value {
+    let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    let version = json!({
+        "name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema},
+    });
+    let names = json!({"plural": "widgets", "kind": "Widget"});
+    let spec =
+        json!({"group": group, "scope": "Namespaced", "names": names, "versions": [version]});
+    let kind = "CustomResourceDefinition";
+    let name = format!("widgets.{group}");
+    object("apiextensions.k8s.io/v1", kind, "", &name, json!({"spec": spec}))
+}
+
+/// What a dry run says of each object: verdict and reason, by resource and name.
+pub(crate) fn told(document: &Value) -> Vec<(String, String, String)> {
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let one = |entry: &Value| {
+        let namespace = text(&entry["namespace"]);
+        let slash = if namespace.is_empty() { "" } else { "/" };
+        let name =
+            format!("{} {namespace}{slash}{}", text(&entry["resource"]), text(&entry["name"]));
+        (name, text(&entry["verdict"]), text(&entry["reason"]))
+    };
+    document["objects"].as_array().unwrap().iter().map(one).collect()
+}
+
+/// The versions of everything in a namespace that a restore might touch.
+fn versions(namespace: &str) -> Vec<String> {
+    let client = &cluster().client;
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), namespace);
+    let all = ListParams::default();
+    let (maps, deployments) = cluster().runtime.block_on(async {
+        (maps.list(&all).await.unwrap(), deployments.list(&all).await.unwrap())
+    });
+    // Controllers put one map into every namespace, and write the status of Deployments.
+    let maps = maps.items.into_iter().map(|map| map.metadata);
+    let maps = maps.filter(|map| map.name.as_deref() != Some("kube-root-ca.crt"));
+    let maps = maps.map(|map| (map.name, map.uid, map.resource_version));
+    let deployments = deployments.items.into_iter().map(|deployment| deployment.metadata);
+    let deployments = deployments.map(|found| {
+        (found.name, found.uid, found.generation.map(|generation| generation.to_string()))
+    });
+    maps.chain(deployments).map(|object| format!("{object:?}")).collect()
+}
+
+/// A cluster in which some objects of a backup are already, and a server with its archive.
+struct Stage {
+    place: Place,
+    shop: String,
+    /// A namespace that is only in the backup.
+    gone: String,
+    /// A group of kinds that is only in the backup.
+    group: String,
+    before: Vec<String>,
+    _server: FakeServer,
+}
+
+impl Stage {
+    fn set(name: &str) -> Self {
+        let place = cluster().place(name);
+        completed(&place, "b");
+        let shop = cluster().place(&format!("{name}-shop")).namespace;
+        let gone = format!("{name}-gone");
+        let group = format!("{name}.example.io");
+        cluster().apply(live(config_map(&shop, "same", "a")));
+        cluster().apply(live(config_map(&shop, "other", "b")));
+        cluster().apply(live(deployment(&shop, "web:1", "web")));
+        let widget = |group: &str| object(&format!("{group}/v1"), "Widget", &shop, "w", json!({}));
+        let bad = json!({"spec": {"ports": [{"port": 99_999}]}});
+        let done = json!({"status": {"phase": "Succeeded"}});
+        let containers = json!([{"name": "c", "image": "i"}]);
+        let pod = json!({"spec": {"serviceAccountName": "app", "containers": containers}});
+        let archive = archive(&[
+            ("namespaces", object("v1", "Namespace", "", &shop, json!({}))),
+            ("namespaces", object("v1", "Namespace", "", &gone, json!({}))),
+            ("configmaps", config_map(&shop, "new", "a")),
+            ("configmaps", config_map(&shop, "same", "a")),
+            ("configmaps", config_map(&shop, "other", "a")),
+            ("configmaps", config_map(&gone, "lost", "a")),
+            ("services", object("v1", "Service", &shop, "bad", bad)),
+            ("deployments.apps", deployment(&shop, "web:2", "other")),
+            (&format!("widgets.{group}"), widget(&group)),
+            ("widgets.unknown.example.io", widget("unknown.example.io")),
+            ("customresourcedefinitions.apiextensions.k8s.io", definition(&group)),
+            ("pods", object("v1", "Pod", &shop, "done", done)),
+            ("serviceaccounts", object("v1", "ServiceAccount", &shop, "app", json!({}))),
+            ("pods", object("v1", "Pod", &shop, "needs-app", pod)),
+        ]);
+        let answers = [
+            ("BackupContents", Answer::File(archive)),
+            ("BackupVolumeInfos", Answer::Status("404 Not Found")),
+            ("BackupVolumeSnapshots", packed_json(&json!([]))),
+        ];
+        let server = FakeServer::start(&place, answers);
+        let before = versions(&shop);
+        Self { place, shop, gone, group, before, _server: server }
+    }
+
+    fn plan(&self, more: &[&str]) -> Ended {
+        let line = ["restore", "create", "r", "--from-backup", "b", "--dry-run"];
+        self.place.run(&[&line[..], more].concat())
+    }
+
+    fn assert_unchanged(&self, namespaces: &[&str]) {
+        assert_eq!(versions(&self.shop), self.before);
+        assert_eq!(self.place.names::<Restore>(), [] as [&str; 0]);
+        assert_eq!(self.place.names::<DownloadRequest>(), [] as [&str; 0]);
+        let api: Api<Namespace> = Api::all(cluster().client.clone());
+        for gone in namespaces {
+            assert!(cluster().runtime.block_on(api.get_opt(gone)).unwrap().is_none(), "{gone}");
+        }
+        let served = cluster().runtime.block_on(cluster().client.list_api_groups()).unwrap();
+        assert!(served.groups.iter().all(|found| found.name != self.group));
+    }
+}
+
+#[test]
+fn each_object_gets_a_verdict_and_nothing_is_changed() {
+    let stage = Stage::set("plan-verdict");
+    let ended = stage.plan(&["-o", "json"]);
+    assert_eq!(ended.code, Some(1), "{}", ended.stderr);
+    let document: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let told = told(&document);
+    let find = |name: &str| {
+        let found = told.iter().find(|(found, ..)| found == name);
+        let (_, verdict, reason) = found.unwrap_or_else(|| panic!("no {name} in {told:#?}"));
+        (verdict.as_str(), reason.as_str())
+    };
+    let Stage { shop, gone, group, .. } = &stage;
+    let at = |kind: &str, name: &str| find(&format!("{kind} {shop}/{name}"));
+    assert_eq!(find(&format!("namespaces {shop}")), ("skip", "it exists"));
+    assert_eq!(find(&format!("namespaces {gone}")), ("create", ""));
+    assert_eq!(at("configmaps", "new"), ("create", ""));
+    assert_eq!(at("configmaps", "same"), ("skip", "it exists and is the same"));
+    let reason = "it exists and would stay as it is, but differs in data.key";
+    assert_eq!(at("configmaps", "other"), ("skip", reason));
+    let reason = format!("its namespace {gone} does not exist yet");
+    assert_eq!(find(&format!("configmaps {gone}/lost")), ("notValidated", reason.as_str()));
+    let (verdict, reason) = at("services", "bad");
+    assert!(verdict == "refuse" && reason.contains("spec.ports[0].port"), "{reason}");
+    let (verdict, reason) = at("deployments.apps", "web");
+    assert!(verdict == "skip" && reason.contains("spec.template"), "{reason}");
+    let reason = "its kind is not there before its definition is restored";
+    assert_eq!(at(&format!("widgets.{group}"), "w"), ("notValidated", reason));
+    let (verdict, reason) = at("widgets.unknown.example.io", "w");
+    assert!(verdict == "refuse" && reason.contains("does not serve widgets.unknown"), "{reason}");
+    assert_eq!(at("pods", "done").0, "skip");
+    assert_eq!(at("serviceaccounts", "app"), ("create", ""));
+    let reason = format!("it needs the service account {shop}/app, which is not there yet");
+    assert_eq!(at("pods", "needs-app"), ("notValidated", reason.as_str()));
+    assert_eq!(told.len(), 14, "{told:#?}");
+    assert_eq!((&document["counts"]["refuse"], &document["wouldFail"]), (&json!(2), &json!(true)));
+    assert!(ended.stderr.ends_with("nothing was changed\n"), "{}", ended.stderr);
+    stage.assert_unchanged(&[gone]);
+}
+
+#[test]
+fn policies_and_mappings_are_followed_and_nothing_is_changed() {
+    let stage = Stage::set("plan-policy");
+    let ended = stage.plan(&["--existing-resource-policy", "update"]);
+    assert_eq!(ended.code, Some(1), "{}", ended.stderr);
+    let row = |name: &str| {
+        let line = ended.stdout.lines().find(|line| line.contains(name));
+        line.unwrap_or_else(|| panic!("no {name} in {}", ended.stdout)).to_owned()
+    };
+    let other = row("/other");
+    assert!(other.starts_with("update ") && other.contains("differs in data.key"), "{other}");
+    // The selector of a Deployment cannot be changed.
+    let web = row("deployments.apps");
+    assert!(web.starts_with("refuse ") && web.contains("field is immutable"), "{web}");
+
+    // Where nothing is yet, nothing can be refused.
+    let (shop, copy) = (&stage.shop, "plan-policy-copy");
+    let mapping = format!("{shop}:{copy}");
+    let include = format!("--include-namespaces={shop}");
+    let maps = "--include-resources=configmaps";
+    let ended = stage.plan(&["--namespace-mappings", &mapping, &include, maps]);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let lines: Vec<&str> = ended.stdout.lines().collect();
+    assert!(lines[1].starts_with("create "), "{}", ended.stdout);
+    assert!(lines[1].contains(&format!("{copy} (from {shop})")), "{}", ended.stdout);
+    assert!(lines[2..].iter().all(|line| line.starts_with("not validated ")), "{}", ended.stdout);
+    assert_eq!(lines.len(), 5, "{}", ended.stdout);
+    stage.assert_unchanged(&[copy, &stage.gone]);
+}
+
+#[test]
+fn modifiers_are_applied_and_it_needs_no_more_rights_than_the_user_has() {
+    let place = cluster().place("restore-modified");
+    completed(&place, "b");
+    let shop = cluster().place("restore-modified-shop").namespace;
+    cluster().apply(live(config_map(&shop, "a", "changed")));
+    let rules = "version: v1\nresourceModifierRules:\n- conditions:\n    groupResource: configmaps\n  \
+                 mergePatches:\n  - patchData: |\n      data: {key: changed}\n";
+    let map = |rules: &str| {
+        cluster().apply(json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "data": {"rules.yaml": rules},
+            "metadata": {"name": "rules", "namespace": place.namespace},
+        }));
+    };
+    let _server = FakeServer::start(
+        &place,
+        [
+            (
+                "BackupContents",
+                Answer::File(archive(&[("configmaps", config_map(&shop, "a", "a"))])),
+            ),
+            ("BackupVolumeInfos", packed_json(&json!([]))),
+            ("BackupVolumeSnapshots", packed_json(&json!([]))),
+        ],
+    );
+    let line = ["restore", "create", "--from-backup=b", "--dry-run", "-o=json"];
+    let modified: Vec<&str> =
+        line.iter().copied().chain(["--resource-modifier-configmap=rules"]).collect();
+    let ended = place.run(&modified);
+    assert_eq!(ended.code, Some(1), "{}", ended.stdout);
+    assert!(ended.stdout.contains("failed to get resource modifiers"), "{}", ended.stdout);
+    assert!(ended.stderr.contains("would be refused and never run"), "{}", ended.stderr);
+    map(rules);
+    let document: Value = serde_json::from_str(&place.ok(&modified)).unwrap();
+    assert_eq!(told(&document)[0].2, "it exists and is the same");
+    let document: Value = serde_json::from_str(&place.ok(&line)).unwrap();
+    assert!(told(&document)[0].2.contains("differs in data.key"), "{document:#}");
+
+    // Somebody who may ask for files, and nothing else.
+    let reader = |verbs: &[&str], group: &str, resources: &[&str]| json!({"apiGroups": [group], "resources": resources, "verbs": verbs});
+    let metadata = json!({"name": "reader", "namespace": place.namespace});
+    cluster().apply(json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": metadata,
+        "rules": [
+            reader(&["get", "list"], "velero.io", &["backups", "backupstoragelocations"]),
+            reader(&["get", "create", "delete"], "velero.io", &["downloadrequests"]),
+        ],
+    }));
+    let role = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "reader"});
+    cluster().apply(json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": metadata,
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "jane"}],
+        "roleRef": role,
+    }));
+    let kubeconfig = cluster().plane.kubeconfig_for("jane", "jane", None).unwrap();
+    let mut command = place.bowline(&line);
+    let ended = World::end_of(command.env("KUBECONFIG", kubeconfig));
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let document: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let [(_, verdict, reason)] = <[_; 1]>::try_from(told(&document)).unwrap();
+    assert_eq!(verdict, "notValidated", "{reason}");
+    assert!(reason.contains("your own rights do not suffice"), "{reason}");
+    assert!(
+        ended.stderr.contains("warning: cannot list the pod volume backups"),
+        "{}",
+        ended.stderr
+    );
+}
+
+#[test]
+fn a_dry_run_tells_what_is_wrong_with_an_archive_and_what_it_cannot_get() {
+    let place = cluster().place("restore-broken");
+    completed(&place, "b");
+    let line = ["restore", "create", "--from-backup=b", "--dry-run"];
+    let volumes = || ("BackupVolumeInfos", packed_json(&json!([])));
+    let snapshots = || ("BackupVolumeSnapshots", packed_json(&json!([])));
+    {
+        let server = [("BackupContents", Answer::Cut), volumes(), snapshots()];
+        let _server = FakeServer::start(&place, server);
+        place.refused(&line, &["cannot read the archive of backup `b`", "the download broke off"]);
+    }
+    {
+        let content = archive(&[("configmaps", config_map("restore-broken", "a", "a"))]);
+        let cut = content[..content.len() / 2].to_vec();
+        let server = [("BackupContents", Answer::File(cut)), volumes(), snapshots()];
+        let _server = FakeServer::start(&place, server);
+        let ended = place.run(&line);
+        assert_eq!(ended.code, Some(1), "{}", ended.stderr);
+        assert!(
+            ended.stdout.contains("in the archive: the archive breaks off"),
+            "{}",
+            ended.stdout
+        );
+    }
+    place.set_status::<Backup>("b", &json!({"phase": "InProgress"}));
+    place.refused(&line, &["backup `b` has no archive yet", "it is InProgress"]);
+    place.set_status::<Backup>("b", &json!({"phase": "Completed"}));
+    let location = place.api::<BackupStorageLocation>();
+    cluster().runtime.block_on(location.delete("main", &DeleteParams::default())).unwrap();
+    let ended = place.run(&line);
+    assert_eq!((ended.code, ended.stdout.as_str()), (Some(1), ""));
+    assert!(ended.stderr.contains("refused: Error retrieving backup"), "{}", ended.stderr);
+    assert_eq!(place.names::<DownloadRequest>(), [] as [&str; 0]);
+}
+
+#[test]
+fn an_interrupted_dry_run_leaves_no_request() {
+    let place = cluster().place("restore-interrupt");
+    completed(&place, "b");
+    let line = ["restore", "create", "--from-backup=b", "--dry-run"];
+    let mut child = place.bowline(&line).spawn().unwrap();
+    World::wait_until("the server is asked", || place.names::<DownloadRequest>().len() == 3);
+    kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_eq!(place.names::<DownloadRequest>(), [] as [&str; 0]);
+}

@@ -1,0 +1,285 @@
+use std::io::{BufRead as _, BufReader};
+
+use bowline_api::{Backup, DownloadRequest, Restore};
+use bowline_testbed::Velero;
+use serde_json::{Value, json};
+
+use crate::bowline::World;
+use crate::cluster::{Place, cluster};
+use crate::dry_run::told;
+use crate::fake_server::{Answer, FakeServer, SIGNATURE, packed, packed_json};
+
+#[test]
+fn what_is_wrong_with_a_command_line_is_told_in_one_line() {
+    let world = World::new();
+    for (line, words) in [
+        (&["create"][..], &["--from-backup", "--from-schedule", "restore create --help"][..]),
+        (&["create", "--from-backup=a", "--from-schedule=b"], &["--from-schedule"]),
+        (&["create", "R", "--from-backup=a"], &["\"R\" is not a name", "lower-case"]),
+        (
+            &["create", "--from-backup=a", "--existing-resource-policy=all"],
+            &["'all'", "possible values are none, update"],
+        ),
+        (&["create", "--from-backup=a", "--namespace-mappings=a=b"], &["expected FROM:TO"]),
+        (&["create", "--from-backup=a", "--dry-run", "--wait"], &["--wait"]),
+        (&["logs"], &["<NAME>", "restore logs --help"]),
+        (&["delete"], &["restore delete --help"]),
+        (&["get", "a", "-l", "b=c"], &["--selector"]),
+    ] {
+        let arguments: Vec<&str> = ["restore"].iter().chain(line).copied().collect();
+        let ended = world.run(&arguments);
+        assert_eq!(ended.code, Some(2), "{line:?}: {}", ended.stderr);
+        assert_eq!(ended.stdout, "");
+        assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
+        for word in words {
+            assert!(ended.stderr.contains(word), "no {word:?} in {:?}", ended.stderr);
+        }
+    }
+}
+
+#[test]
+fn a_restore_is_printed_without_a_cluster() {
+    let world = World::new();
+    let line = [
+        "restore",
+        "create",
+        "r",
+        "--from-backup=b",
+        "--namespace-mappings=a:b",
+        "--allow-empty-volumes",
+        "-n=somewhere",
+        "-o=yaml",
+    ];
+    let ended = world.run(&line);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    insta::assert_snapshot!(ended.stdout);
+}
+
+/// A backup as a server leaves it, in a location that is available.
+fn backed_up(place: &Place, name: &str, status: &Value, metadata: &Value) {
+    let location = json!({
+        "spec": {"provider": "aws", "objectStorage": {"bucket": "b"}},
+        "status": {"phase": "Available"},
+    });
+    place.put("BackupStorageLocation", "main", location);
+    let spec = json!({"storageLocation": "main"});
+    place.put("Backup", name, json!({"spec": spec, "metadata": metadata}));
+    place.set_status::<Backup>(name, status);
+}
+
+pub(crate) fn completed(place: &Place, name: &str) {
+    backed_up(place, name, &json!({"phase": "Completed"}), &json!({}));
+}
+
+#[test]
+fn a_restore_is_created_listed_described_and_deleted() {
+    let place = cluster().place("restore-create");
+    place.refused(
+        &["restore", "create", "--from-backup", "none"],
+        &["no backup `none`", "`bowline backup get`"],
+    );
+    completed(&place, "b");
+    let create = ["restore", "create", "one", "--from-backup", "b", "--labels", "a=b"];
+    let said = place.run(&create).stderr;
+    assert!(said.contains("`one` is created; see `bowline restore describe one`"), "{said}");
+    let created: Restore = place.get("one");
+    assert_eq!(created.spec.backup_name, "b");
+    assert_eq!(created.spec.included_namespaces, ["*"]);
+    place.refused(&create, &["there is a restore `one` already"]);
+    place.ok(&["restore", "create", "--from-backup", "b", "--allow-empty-volumes"]);
+    let names = place.names::<Restore>();
+    let [second, one] = <[String; 2]>::try_from(names).unwrap();
+    assert_eq!(one, "one");
+    let digits = second.strip_prefix("b-").unwrap();
+    assert!(digits.len() == 14 && digits.bytes().all(|b| b.is_ascii_digit()), "{second}");
+    let annotations = place.get::<Restore>(&second).metadata.annotations.unwrap();
+    assert_eq!(annotations["bowline.io/allow-empty-volumes"], "true");
+
+    let table = place.ok(&["restore", "get"]);
+    let first: Vec<&str> = table.lines().map(|line| line.split(' ').next().unwrap()).collect();
+    assert_eq!(first, ["NAME", &second, "one"]);
+    let one: Value =
+        serde_json::from_str(&place.ok(&["restore", "get", "one", "-o", "json"])).unwrap();
+    assert_eq!((&one["kind"], &one["metadata"]["name"]), (&json!("Restore"), &json!("one")));
+    let described = place.ok(&["restore", "describe", "one"]);
+    assert!(described.contains("\nPhase:  New\n"), "{described}");
+    place.refused(&["restore", "logs", "one"], &["has no log yet", "it is New"]);
+    place.refused(&["restore", "logs", "none"], &["no restore `none`", "`bowline restore get`"]);
+
+    place.refused(&["restore", "delete", "one"], &["--confirm"]);
+    place.refused(&["restore", "delete", "none", "--confirm"], &["no restore `none`"]);
+    place.ok(&["restore", "delete", "-l", "a=b", "--confirm"]);
+    assert_eq!(place.names::<Restore>(), [second]);
+    place.ok(&["restore", "delete", "--all", "--confirm"]);
+    assert_eq!(place.names::<Restore>(), [] as [&str; 0]);
+    let ended = place.run(&["restore", "delete", "--all", "--confirm"]);
+    assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), "no restores found\n"));
+}
+
+#[test]
+fn of_a_schedule_the_command_or_the_server_chooses_the_backup() {
+    let place = cluster().place("restore-schedule");
+    let schedule = ["restore", "create", "--from-schedule", "nightly"];
+    place.refused(&schedule, &["schedule `nightly` has no backups"]);
+    let labels = json!({"labels": {"velero.io/schedule-name": "nightly"}});
+    for (name, phase, day) in [("old", "Completed", 1), ("new", "PartiallyFailed", 2)] {
+        let status = json!({"phase": phase, "startTimestamp": format!("2026-01-0{day}T00:00:00Z")});
+        backed_up(&place, name, &status, &labels);
+    }
+    place.ok(&schedule);
+    let [name] = place.names::<Restore>().try_into().unwrap();
+    let restore: Restore = place.get(&name);
+    assert!(name.starts_with("nightly-"), "{name}");
+    assert_eq!(
+        (restore.spec.backup_name, restore.spec.schedule_name.as_str()),
+        (String::new(), "nightly")
+    );
+
+    let mut line = schedule.to_vec();
+    line.extend(["--allow-partially-failed", "-o", "json"]);
+    let printed: Value = serde_json::from_str(&place.ok(&line)).unwrap();
+    assert_eq!(printed["spec"]["backupName"], "new");
+    assert_eq!(printed["spec"]["scheduleName"], Value::Null);
+    assert!(printed["metadata"]["name"].as_str().unwrap().starts_with("nightly-"));
+}
+
+/// A restore as a server leaves it.
+fn finished(place: &Place, name: &str) {
+    place.put("Restore", name, json!({"spec": {"backupName": "b"}}));
+    let status = json!({
+        "phase": "PartiallyFailed", "errors": 1, "restoreItemOperationsAttempted": 1,
+        "restoreItemOperationsFailed": 1, "startTimestamp": "2026-01-02T03:04:05Z",
+        "completionTimestamp": "2026-01-02T03:05:05Z",
+        "progress": {"totalItems": 3, "itemsRestored": 2},
+    });
+    place.set_status::<Restore>(name, &status);
+}
+
+#[test]
+fn describe_and_logs_show_what_the_storage_location_holds_and_leave_no_request() {
+    let place = cluster().place("restore-describe");
+    finished(&place, "r");
+    let volumes =
+        json!([{"pvcName": "data", "pvcNamespace": "app", "restoreMethod": "CSISnapshot"}]);
+    let operations = json!([{"spec": {
+        "operationID": "op-1", "restoreItemAction": "x.io/a",
+        "resourceIdentifier": {"Group": "", "Resource": "pods", "Namespace": "app", "Name": "web"},
+    }}]);
+    let log = "a line\n".repeat(10_000);
+    {
+        let _server = FakeServer::start(
+            &place,
+            [
+                ("RestoreResults", packed_json(&json!({"errors": {"cluster": ["oh"]}}))),
+                ("RestoreVolumeInfo", packed_json(&volumes)),
+                ("RestoreItemOperations", packed_json(&operations)),
+                ("RestoreResourceList", packed_json(&json!({"v1/Pod": ["app/web(created)"]}))),
+                ("RestoreLog", packed(&log)),
+            ],
+        );
+        insta::assert_snapshot!(place.ok(&["restore", "describe", "r", "--details"]));
+        let line = ["restore", "describe", "r", "-o", "json"];
+        let json: Value = serde_json::from_str(&place.ok(&line)).unwrap();
+        assert_eq!(json["errors"]["cluster"], json!(["oh"]));
+        assert_eq!(json["status"]["restoreVolumes"]["csiSnapshots"][0]["pvcName"], "data");
+        assert_eq!(json["status"]["resourceList"], Value::Null, "no --details");
+        assert!(place.ok(&["restore", "logs", "r"]) == log, "it is not the log");
+        assert_eq!(place.names::<DownloadRequest>(), [] as [&str; 0]);
+    }
+    let _server = FakeServer::start(
+        &place,
+        [
+            ("RestoreResults", Answer::Reason("the location is unavailable")),
+            ("RestoreVolumeInfo", Answer::Status("403 Forbidden")),
+            ("RestoreLog", Answer::Cut),
+        ],
+    );
+    let described = place.ok(&["restore", "describe", "r"]);
+    for line in [
+        "Errors:    1 <cannot read RestoreResults: the server cannot give it out: the location is \
+         unavailable>",
+        "Restored Volumes:  <cannot read RestoreVolumeInfo: the storage location answers 403 \
+         Forbidden: AccessDenied>",
+        "Total items to be restored:  3",
+    ] {
+        assert!(described.contains(line), "no {line:?} in {described}");
+    }
+    let words = ["cannot print the log of restore `r`", "the download broke off"];
+    let said = place.refused(&["restore", "logs", "r"], &words);
+    assert!(!said.contains(SIGNATURE) && !described.contains(SIGNATURE), "{said}");
+    assert_eq!(place.names::<DownloadRequest>(), [] as [&str; 0]);
+}
+
+#[test]
+fn waiting_tells_each_phase_and_how_it_ended() {
+    let place = cluster().place("restore-wait");
+    completed(&place, "b");
+    for (name, phase, code) in [("good", "Completed", 0), ("bad", "PartiallyFailed", 1)] {
+        let mut command =
+            place.bowline(&["restore", "create", name, "--from-backup", "b", "--wait"]);
+        let mut child = command.spawn().unwrap();
+        let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
+        let mut next = || said.next().unwrap().unwrap();
+        assert_eq!(next(), format!("{name}: New"));
+        place.set_status::<Restore>(name, &json!({"phase": "InProgress"}));
+        assert_eq!(next(), format!("{name}: InProgress"));
+        let progress = json!({"totalItems": 3, "itemsRestored": 3});
+        let status = json!({"phase": phase, "progress": progress, "errors": code});
+        place.set_status::<Restore>(name, &status);
+        assert_eq!(next(), format!("{name}: {phase}"));
+        let errors = if code == 1 { "1 error" } else { "0 errors" };
+        let end =
+            format!("restore `{name}` has ended as {phase}: 3 of 3 items, {errors}, 0 warnings");
+        assert_eq!(next(), end);
+        let see =
+            format!("see `bowline restore describe {name}` and `bowline restore logs {name}`");
+        assert_eq!(next(), see);
+        assert_eq!(child.wait().unwrap().code(), Some(code));
+    }
+}
+
+/// The commands with a server of Velero's, which has made a backup `real` of the namespace
+/// `velero-app`.
+pub(crate) fn works_with_velero(place: &Place, velero: &Velero) {
+    let left = place.names::<DownloadRequest>();
+    let mapping = "--namespace-mappings=velero-app:velero-copy";
+    let line = ["restore", "create", "copy", "--from-backup=real", mapping];
+    let with = |more: &[&'static str]| [&line[..], more].concat();
+    let ended = place.run(&with(&["--dry-run"]));
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert!(ended.stdout.contains("velero-copy/settings (from velero-app/settings)"));
+    assert_eq!(place.names::<Restore>(), [] as [&str; 0]);
+
+    let ended = place.run(&with(&["--wait"]));
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert!(ended.stderr.contains("restore `copy` has ended as Completed"), "{}", ended.stderr);
+    let described = place.ok(&["restore", "describe", "copy", "--details"]);
+    assert!(described.contains("    - velero-copy/settings(created)\n"), "{described}");
+    assert_eq!(place.names::<DownloadRequest>(), left);
+    let theirs = cluster().runtime.block_on(async {
+        let mut command = velero.command();
+        command.args(["restore", "describe", "copy", "--details", "--colorized=false"]);
+        command.env("TZ", "UTC");
+        command.output().await.unwrap()
+    });
+    let words = |text: &str| -> Vec<String> {
+        text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+    };
+    let ours = words(&described);
+    let theirs = words(&String::from_utf8(theirs.stdout).unwrap());
+    let missing: Vec<&String> = theirs.iter().filter(|line| !ours.contains(line)).collect();
+    assert_eq!(missing, [] as [&str; 0], "lines of Velero's that we do not have");
+    let log = place.ok(&["restore", "logs", "copy"]);
+    assert!(log.contains("velero-copy"), "{log}");
+
+    // What a restore has made, the plan of the next one knows.
+    let ended = place.run(&with(&["--dry-run", "-o=json"]));
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let document: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let told = told(&document);
+    let settings = told.iter().find(|(name, ..)| name == "configmaps velero-app/settings").unwrap();
+    assert_eq!((settings.1.as_str(), settings.2.as_str()), ("skip", "it exists and is the same"));
+
+    place.ok(&["restore", "delete", "copy", "--confirm"]);
+    World::wait_until("the restore is gone", || place.names::<Restore>().is_empty());
+}
