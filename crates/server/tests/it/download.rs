@@ -40,7 +40,9 @@ async fn with_logs(world: &World, store: &BackupStore, location: &str) {
     let spec = json!({"storageLocation": location});
     let backup = json!({"metadata": {"name": "b"}, "spec": spec, "status": {"phase": "Completed"}});
     world.create::<bowline_api::Backup>(backup).await;
-    let restore = json!({"metadata": {"name": "r"}, "spec": {"backupName": "b"}});
+    // Ended, so that nobody works on it.
+    let status = json!({"phase": "Completed"});
+    let restore = json!({"metadata": {"name": "r"}, "spec": {"backupName": "b"}, "status": status});
     world.create::<bowline_api::Restore>(restore).await;
 }
 
@@ -97,10 +99,13 @@ async fn what_cannot_be_had_is_answered_with_the_reason() {
     world.create::<bowline_api::Backup>(backup("in-down", "down")).await;
     world.create::<bowline_api::Backup>(backup("nowhere", "gone")).await;
     world.create::<bowline_api::Backup>(backup("new", "")).await;
-    let restore = json!({"metadata": {"name": "r"}, "spec": {"backupName": "gone"}});
-    world.create::<bowline_api::Restore>(restore).await;
-    let restore = json!({"metadata": {"name": "scheduled"}, "spec": {"scheduleName": "s"}});
-    world.create::<bowline_api::Restore>(restore).await;
+    for (name, spec) in
+        [("r", json!({"backupName": "gone"})), ("scheduled", json!({"scheduleName": "s"}))]
+    {
+        let status = json!({"phase": "Failed"});
+        let restore = json!({"metadata": {"name": name}, "spec": spec, "status": status});
+        world.create::<bowline_api::Restore>(restore).await;
+    }
     for (kind, name, expected) in [
         ("BackupLog", "unknown", "there is no backup `unknown`"),
         ("RestoreLog", "unknown", "there is no restore `unknown`"),
