@@ -23,6 +23,7 @@ pub mod cluster;
 pub mod glob;
 mod hook;
 pub mod item;
+mod operation;
 pub mod report;
 pub mod resource;
 pub mod restore;

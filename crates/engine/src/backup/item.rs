@@ -11,13 +11,11 @@ use bowline_api::annotation;
 use bowline_plugin::{
     BackupItemAction, BackupOutput, Class, Code, Item, OperationId, ResourceIdentifier,
 };
-use bowline_store::file::{BackupOperation, BackupOperationSpec, OperationPhase, OperationStatus};
+use bowline_store::file::{BackupOperation, BackupOperationSpec};
 use futures::future::BoxFuture;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::timeout;
 
 use super::Context;
 use super::archive::{Archive, Entry};
@@ -27,8 +25,6 @@ use crate::selection::Action;
 
 /// How long a chain of items may be of which each was added by the one before.
 const DEEPEST: usize = 64;
-/// How long an action may take to stop what it began.
-const CANCEL_LIMIT: Duration = Duration::from_secs(30);
 /// The pause before an item is shown again to a plugin that has died.
 const SECOND_TRY_PAUSE: Duration = Duration::from_millis(500);
 
@@ -354,17 +350,8 @@ async fn stop_operation(
     operation: &OperationId,
     post_operation_items: Vec<ResourceIdentifier>,
 ) {
-    let asked = action.plugin.cancel(operation, &context.request.backup);
-    let stopped = match timeout(CANCEL_LIMIT, asked).await {
-        Ok(Ok(())) => "it was told to stop".to_owned(),
-        Ok(Err(error)) => format!("it could not be stopped: {error}"),
-        Err(_) => format!("it did not stop within {} s", CANCEL_LIMIT.as_secs()),
-    };
-    let text = format!(
-        "the action {} began the operation {operation}, which this version does not wait for; \
-         {stopped}",
-        action.name
-    );
+    let cancel = action.plugin.cancel(operation, &context.request.backup);
+    let text = crate::operation::stop(&action.name, operation, cancel).await;
     context.report.error(id, text.clone());
     let record = BackupOperation {
         spec: BackupOperationSpec {
@@ -376,12 +363,7 @@ async fn stop_operation(
             post_operation_items: post_operation_items.into_iter().map(Into::into).collect(),
             ..BackupOperationSpec::default()
         },
-        status: OperationStatus {
-            phase: Some(OperationPhase::Failed),
-            error: text,
-            created: Some(Time(context.started)),
-            ..OperationStatus::default()
-        },
+        status: crate::operation::stopped(text, context.started),
         ..BackupOperation::default()
     };
     context.operations.lock().unwrap_or_else(PoisonError::into_inner).push(record);

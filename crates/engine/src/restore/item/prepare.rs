@@ -12,12 +12,9 @@ use bowline_api::annotation;
 use bowline_plugin::{
     Item, OperationId, ResourceIdentifier, RestoreItemAction, RestoreOutput, Wait,
 };
-use bowline_store::file::{
-    OperationPhase, OperationStatus, RestoreOperation, RestoreOperationSpec,
-};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use bowline_store::file::{RestoreOperation, RestoreOperationSpec};
 use serde_json::Value;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::super::filter::{self, Reason, Verdict};
 use super::super::{reset, volume};
@@ -28,8 +25,6 @@ use crate::selection;
 
 /// How often an action is asked whether what it added is ready.
 const READY_PAUSE: Duration = Duration::from_secs(1);
-/// How long an action may take to stop what it began.
-const CANCEL_LIMIT: Duration = Duration::from_secs(30);
 
 /// What an item of the archive turns out to be.
 pub(in crate::restore) enum Found {
@@ -265,17 +260,8 @@ impl Working<'_> {
         operation: &OperationId,
     ) {
         let Self { context, id, .. } = *self;
-        let asked = action.plugin.cancel(operation, &context.request.restore);
-        let stopped = match timeout(CANCEL_LIMIT, asked).await {
-            Ok(Ok(())) => "it was told to stop".to_owned(),
-            Ok(Err(error)) => format!("it could not be stopped: {error}"),
-            Err(_) => format!("it did not stop within {} s", CANCEL_LIMIT.as_secs()),
-        };
-        let text = format!(
-            "the action {} began the operation {operation}, which this version does not wait for; \
-             {stopped}",
-            action.name
-        );
+        let cancel = action.plugin.cancel(operation, &context.request.restore);
+        let text = crate::operation::stop(&action.name, operation, cancel).await;
         context.report.error(id, text.clone());
         let record = RestoreOperation {
             spec: RestoreOperationSpec {
@@ -286,12 +272,7 @@ impl Working<'_> {
                 operation_id: operation.to_string(),
                 ..RestoreOperationSpec::default()
             },
-            status: OperationStatus {
-                phase: Some(OperationPhase::Failed),
-                error: text,
-                created: Some(Time(context.started)),
-                ..OperationStatus::default()
-            },
+            status: crate::operation::stopped(text, context.started),
             ..RestoreOperation::default()
         };
         context.operations.lock().unwrap_or_else(PoisonError::into_inner).push(record);
