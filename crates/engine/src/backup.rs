@@ -41,7 +41,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bowline_plugin::{BackupItemAction, ItemBlockAction, ResourceIdentifier};
 use bowline_store::BackupStore;
-use bowline_store::file::{BackupOperation, BackupVolumeInfo, ResourceList};
+use bowline_store::file::{BackupOperation, BackupVolumeInfo};
 use futures::StreamExt as _;
 use futures::future::join;
 use jiff::Timestamp;
@@ -59,7 +59,7 @@ use archive::{Archive, Sealed};
 use collect::Turn;
 use filter::{CrdRule, Filter, Verdict};
 use hook::{Hooks, Tally};
-use inventory::Inventory;
+pub use inventory::Inventory;
 use item::{How, Namespaces, Sink};
 use request::Request;
 use seen::Seen;
@@ -138,9 +138,7 @@ pub struct Taken {
     /// What went wrong.
     pub report: Report,
     /// What is in the archive.
-    pub resources: ResourceList,
-    /// How many items that are.
-    pub items: usize,
+    pub resources: Inventory,
     /// How many items were found, stored or not.
     pub found: u64,
     /// What became of the data of volumes.
@@ -496,8 +494,6 @@ async fn back_up_definitions(context: &Context, sink: &Sink<'_>) {
 
 /// Draws the conclusions from what the stages noted.
 fn conclude(context: Context, archive: Result<Sealed, Fatal>, report: Arc<Report>) -> Taken {
-    // The list of names below takes room that this need not take as well.
-    drop(context.seen);
     let request = &context.request;
     let includes_claims = context
         .resources
@@ -516,14 +512,13 @@ fn conclude(context: Context, archive: Result<Sealed, Fatal>, report: Arc<Report
     for (id, text) in settled.warnings {
         report.warning(&id, text);
     }
-    let items = context.inventory.count();
-    let resources = context.inventory.into_list();
+    let resources = context.inventory;
     let operations = context.operations.into_inner().unwrap_or_else(PoisonError::into_inner);
     let hooks = context.hook_tally.counts();
     let volumes = settled.infos;
     let found = context.progress.total();
     drop(context.report);
-    Taken { archive, report: own(report), resources, items, found, volumes, operations, hooks }
+    Taken { archive, report: own(report), resources, found, volumes, operations, hooks }
 }
 
 impl Taken {
@@ -531,8 +526,7 @@ impl Taken {
         Self {
             archive: Err(fatal),
             report,
-            resources: ResourceList::default(),
-            items: 0,
+            resources: Inventory::default(),
             found: progress.total(),
             volumes: Vec::new(),
             operations: Vec::new(),

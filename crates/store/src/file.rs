@@ -12,7 +12,7 @@ mod volume_info;
 use std::collections::BTreeMap;
 
 use bowline_api::{PodVolumeBackup, VolumePluginBackup};
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::DeserializeOwned};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub use bowline_api::Unknown;
 pub use operation::{
@@ -35,13 +35,13 @@ use crate::layout::{BackupFile, RestoreFile};
 pub struct ResourceList(pub BTreeMap<String, Vec<String>>);
 
 /// What a compressed JSON file of a backup holds.
-pub trait BackupContent: Serialize + DeserializeOwned + Default + Send + 'static {
+pub trait BackupContent: Serialize {
     /// The file that holds it.
     const FILE: BackupFile;
 }
 
 /// What a compressed JSON file of a restore holds.
-pub trait RestoreContent: Serialize + DeserializeOwned + Default + Send + 'static {
+pub trait RestoreContent: Serialize {
     /// The file that holds it.
     const FILE: RestoreFile;
 }

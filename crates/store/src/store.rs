@@ -123,7 +123,10 @@ impl BackupStore {
     }
 
     /// What a file of a backup holds; none if there is no such file.
-    pub async fn get<T: BackupContent>(&self, backup: &BackupName) -> Result<Option<T>> {
+    pub async fn get<T: BackupContent + DeserializeOwned + Default + Send + 'static>(
+        &self,
+        backup: &BackupName,
+    ) -> Result<Option<T>> {
         self.get_json(&Key::Backup(backup.clone(), T::FILE)).await
     }
 
@@ -153,7 +156,7 @@ impl BackupStore {
     }
 
     /// What a file of a restore holds; none if there is no such file.
-    pub async fn get_of_restore<T: RestoreContent>(
+    pub async fn get_of_restore<T: RestoreContent + DeserializeOwned + Default + Send + 'static>(
         &self,
         restore: &RestoreName,
     ) -> Result<Option<T>> {

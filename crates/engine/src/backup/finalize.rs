@@ -66,7 +66,7 @@ pub fn status(backup: &Backup, taken: &Taken) -> BackupStatus {
         progress: Some(BackupProgress {
             total_items: large(taken.found),
             // Without an archive nothing is backed up.
-            items_backed_up: if fatal.is_some() { 0 } else { count(taken.items) },
+            items_backed_up: if fatal.is_some() { 0 } else { count(taken.resources.count()) },
             ..BackupProgress::default()
         }),
         hook_status: Some(HookStatus {

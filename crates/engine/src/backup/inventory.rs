@@ -1,16 +1,19 @@
 //! The names of what is in the archive, for `-resource-list.json.gz`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use bowline_store::file::ResourceList;
+use bowline_store::BackupFile;
+use bowline_store::file::BackupContent;
+use serde::{Serialize, Serializer};
 
 use crate::item::Object;
 use crate::resource::GroupResource;
 
-/// The names of stored items, compactly: one text for all names of a kind in a namespace.
+/// The names of stored items, compactly: one text for all names of a kind in a namespace. It is
+/// written into its file as it is; a list of all names would be the largest thing in memory.
 #[derive(Debug, Default)]
-pub(super) struct Inventory {
+pub struct Inventory {
     names: Mutex<BTreeMap<Group, Names>>,
 }
 
@@ -31,7 +34,7 @@ impl Inventory {
     /// Notes an item.
     pub(super) fn add(&self, object: &Object) {
         let kind = format!("{}/{}", object.resource.api_version(), object.resource.kind);
-        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut names = self.lock();
         let group = names.entry((kind, object.namespace.clone())).or_insert_with(|| Names {
             resource: object.resource.id.clone(),
             text: String::new(),
@@ -43,34 +46,101 @@ impl Inventory {
     }
 
     /// How many items there are.
-    pub(super) fn count(&self) -> usize {
-        let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+    pub fn count(&self) -> usize {
+        let names = self.lock();
         names.values().map(|group| group.count).sum()
     }
 
     /// The resources that there are items of.
     pub(super) fn resources(&self) -> Vec<GroupResource> {
-        let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        let names = self.lock();
         let resources: BTreeSet<&GroupResource> =
             names.values().map(|group| &group.resource).collect();
         resources.into_iter().cloned().collect()
     }
 
-    /// The file.
-    pub(super) fn into_list(self) -> ResourceList {
-        let names = self.names.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let mut list: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        for ((kind, namespace), group) in names {
-            let full = |name: &str| match namespace.as_str() {
-                "" => name.to_owned(),
-                namespace => format!("{namespace}/{name}"),
-            };
-            let of_kind = list.entry(kind).or_default();
-            of_kind.extend(group.text.split_terminator(SEPARATOR).map(full));
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Group, Names>> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl BackupContent for Inventory {
+    const FILE: BackupFile = BackupFile::ResourceList;
+}
+
+/// As [`bowline_store::file::ResourceList`] is written, which is how it is read.
+impl Serialize for Inventory {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let names = self.lock();
+        let mut kinds: BTreeMap<&str, Vec<(&str, &Names)>> = BTreeMap::new();
+        for ((kind, namespace), group) in names.iter() {
+            kinds.entry(kind).or_default().push((namespace, group));
         }
-        for of_kind in list.values_mut() {
-            of_kind.sort_unstable();
+        to.collect_map(kinds.into_iter().map(|(kind, groups)| (kind, OfKind(groups))))
+    }
+}
+
+/// The names of one kind, by namespace.
+struct OfKind<'a>(Vec<(&'a str, &'a Names)>);
+
+impl Serialize for OfKind<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut groups = self.0.clone();
+        // The order of whole names: that of `a/` and `a-b/`, not that of `a` and `a-b`.
+        groups.sort_unstable_by(|(a, _), (b, _)| {
+            a.bytes().chain(Some(b'/')).cmp(b.bytes().chain(Some(b'/')))
+        });
+        to.collect_seq(groups.into_iter().flat_map(|(namespace, group)| {
+            let mut names: Vec<&str> = group.text.split_terminator(SEPARATOR).collect();
+            names.sort_unstable();
+            names.into_iter().map(move |name| Full { namespace, name })
+        }))
+    }
+}
+
+/// `ns/name`, or `name` where there is no namespace.
+struct Full<'a> {
+    namespace: &'a str,
+    name: &'a str,
+}
+
+impl Serialize for Full<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self.namespace {
+            "" => to.serialize_str(self.name),
+            namespace => to.collect_str(&format_args!("{namespace}/{}", self.name)),
         }
-        ResourceList(list)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bowline_store::file::ResourceList;
+
+    use super::*;
+    use crate::cluster::fake::Fake;
+
+    #[test]
+    fn the_file_lists_whole_names_in_order() {
+        let resources = Fake::usual().resources();
+        let inventory = Inventory::default();
+        let add = |resource: &str, namespace: &str, name: &str| {
+            let resource = resources.core(resource).unwrap();
+            let metadata = serde_json::json!({"namespace": namespace, "name": name});
+            let json = serde_json::json!({
+                "apiVersion": resource.api_version(), "kind": resource.kind, "metadata": metadata
+            });
+            inventory.add(&Object::from_json(resource, json.to_string().into()).unwrap());
+        };
+        add("pods", "a", "y");
+        add("pods", "a-b", "z");
+        add("pods", "a", "x");
+        add("namespaces", "", "a");
+        let written = serde_json::to_string(&inventory).unwrap();
+        let expected = r#"{"v1/Namespace":["a"],"v1/Pod":["a-b/z","a/x","a/y"]}"#;
+        assert_eq!(written, expected);
+        assert!(serde_json::from_str::<ResourceList>(&written).is_ok());
+        assert_eq!(inventory.count(), 4);
+        assert_eq!(serde_json::to_string(&Inventory::default()).unwrap(), "{}");
     }
 }

@@ -212,10 +212,11 @@ async fn a_backup_without_filters_has_everything() {
     let preferred = "resources/deployments.apps/v1-preferredversion/namespaces/shop/web.json";
     assert_eq!(run.archive[plain], object("apps/v1", "Deployment", "shop", "web"));
     assert_eq!(run.archive[plain], run.archive[preferred]);
-    assert_eq!(run.taken.items, 5);
+    assert_eq!(run.taken.resources.count(), 5);
     assert_eq!(run.taken.archive.as_ref().unwrap().items, 5);
-    assert_eq!(run.taken.resources.0["apps/v1/Deployment"], ["shop/web"]);
-    assert_eq!(run.taken.resources.0["v1/Namespace"], ["shop"]);
+    let list = serde_json::to_value(&run.taken.resources).unwrap();
+    assert_eq!(list["apps/v1/Deployment"], json!(["shop/web"]));
+    assert_eq!(list["v1/Namespace"], json!(["shop"]));
 }
 
 #[tokio::test]
@@ -575,7 +576,7 @@ async fn a_pod_that_an_action_adds_is_frozen_all_the_same() {
         ];
         let run = take(run).await;
         assert_eq!(run.errors(), [] as [&str; 0]);
-        assert_eq!(run.taken.items, 3);
+        assert_eq!(run.taken.resources.count(), 3);
         assert_eq!(*at_db.lock().unwrap(), [["freeze db"]], "{to}");
         assert_eq!(commands(&cluster), ["freeze db", "thaw db"]);
     }
@@ -660,7 +661,7 @@ async fn lists_that_wait_for_a_connection_cost_nothing() {
         Ok(())
     })];
     let run = take(run).await;
-    assert_eq!(run.taken.items, 2);
+    assert_eq!(run.taken.resources.count(), 2);
     let most = *most.lock().unwrap();
     assert!((1..20).contains(&most), "{most} tasks");
 }
