@@ -249,7 +249,7 @@ impl Controller {
     ) -> Result<(), NotTaken>
     where
         K: Child + Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
-        K: Clone + Debug + Serialize + DeserializeOwned,
+        K: Clone + Debug + Serialize + DeserializeOwned + Send + 'static,
         Vec<K>: bowline_store::file::BackupContent,
     {
         let kind = K::kind(&()).into_owned();
