@@ -1,13 +1,191 @@
-//! Work that actions begin behind a run. Nobody waits for it yet, and a run must not be called complete
-//! while it goes on: so it is stopped, and told as an error.
+//! Work that plugins do behind a run, from its start to its one end.
+//!
+//! There is one state machine for all of it: [`step`] takes an [`Operation`], something that was
+//! observed, and the time, and says what the operation is now and what to do about it. It is pure.
+//! [`Tracker`] does what it says: it asks plugins, all side by side, and tells what it hears.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `step` | the machine |
+//! | `track` | the loop around it: polls, cancels, deadlines |
+//! | `rate` | how often one plugin is asked |
+//! | `record` | the form in which Velero keeps operations in the bucket |
+
+mod rate;
+pub mod record;
+mod step;
+mod track;
 
 use std::time::Duration;
 
-use bowline_plugin::{Name, OperationId, Result};
-use bowline_store::file::{OperationPhase, OperationStatus};
+use bowline_plugin::{Name, OperationId, Progress, ResourceIdentifier};
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use tokio::time::timeout;
+
+pub use rate::Rate;
+pub use step::{Effects, Observation, Why, step};
+pub use track::{Asker, Board, Counts, Deadlines, Tracker};
+
+/// What kind of work an operation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// A BackupItemAction's.
+    ItemBackup,
+    /// A RestoreItemAction's.
+    ItemRestore,
+}
+
+impl Kind {
+    /// As it is called in metrics and in what people read.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ItemBackup => "item-backup",
+            Self::ItemRestore => "item-restore",
+        }
+    }
+
+    /// For how long what goes wrong is put up with.
+    pub fn policy(self) -> Policy {
+        match self {
+            Self::ItemBackup | Self::ItemRestore => Policy::ITEM,
+        }
+    }
+}
+
+/// For how long what goes wrong with an operation is put up with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// A plugin that is away or too slow.
+    pub patience: Duration,
+    /// Errors of which nobody can say whether they pass: so many, or for so long.
+    pub unclear: (u32, Duration),
+    /// An operation that was asked to stop, until it says that it has.
+    pub stopping: Duration,
+}
+
+impl Policy {
+    const ITEM: Self = Self {
+        patience: Duration::from_mins(10),
+        unclear: (5, Duration::from_mins(2)),
+        stopping: Duration::from_secs(30),
+    };
+}
+
+/// Work that goes on behind a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Operation {
+    /// What kind of work it is.
+    pub kind: Kind,
+    /// The plugin that does it.
+    pub plugin: Name,
+    /// The item that it was begun for.
+    pub item: ResourceIdentifier,
+    /// The plugin's name for it.
+    pub id: OperationId,
+    /// Items to store again when it has ended.
+    pub post_operation_items: Vec<ResourceIdentifier>,
+    /// When it was begun.
+    pub created: Timestamp,
+    /// When it must have ended.
+    pub deadline: Timestamp,
+    /// What the plugin last told of it.
+    pub progress: Progress,
+    /// Where it is.
+    pub state: State,
+    /// Why it was asked to stop, if it was.
+    pub stopping: Option<Stopping>,
+    /// Polls that failed one after the other, since the last that did not.
+    pub trouble: Option<Trouble>,
+}
+
+/// Where an operation is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// The plugin has not begun.
+    New,
+    /// The plugin is at it.
+    InProgress,
+    /// It has succeeded.
+    Completed,
+    /// It has not, for this reason.
+    Failed(String),
+}
+
+impl State {
+    /// Whether nothing more will happen.
+    pub fn is_terminal(&self) -> bool {
+        matches!(self, Self::Completed | Self::Failed(_))
+    }
+
+    /// As it is called in metrics and in what people read.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::New => "New",
+            Self::InProgress => "InProgress",
+            Self::Completed => "Completed",
+            Self::Failed(_) => "Failed",
+        }
+    }
+}
+
+/// An operation that was asked to stop.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stopping {
+    /// Why.
+    pub why: Why,
+    /// When.
+    pub since: Timestamp,
+    /// What came of asking, once that is known.
+    pub answer: Option<Result<(), String>>,
+}
+
+/// Polls that failed one after the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trouble {
+    /// How many.
+    pub count: u32,
+    /// Of those, the ones of which nobody can say whether they pass.
+    pub unclear: u32,
+    /// Since when.
+    pub since: Timestamp,
+    /// The last.
+    pub error: String,
+}
+
+impl Operation {
+    /// One that was begun a moment ago.
+    pub fn begun(
+        kind: Kind,
+        plugin: Name,
+        item: ResourceIdentifier,
+        id: OperationId,
+        created: Timestamp,
+        timeout: Duration,
+    ) -> Self {
+        Self {
+            kind,
+            plugin,
+            item,
+            id,
+            post_operation_items: Vec::new(),
+            created,
+            deadline: after(created, timeout),
+            progress: Progress::default(),
+            state: State::New,
+            stopping: None,
+            trouble: None,
+        }
+    }
+}
+
+/// The time that is so much later.
+fn after(time: Timestamp, pause: Duration) -> Timestamp {
+    time.checked_add(pause).unwrap_or(Timestamp::MAX)
+}
+
+/// How much later than another a time is; nothing if it is not.
+fn since(earlier: Timestamp, now: Timestamp) -> Duration {
+    now.duration_since(earlier).try_into().unwrap_or_default()
+}
 
 /// How long an action may take to stop what it began.
 const CANCEL_LIMIT: Duration = Duration::from_secs(30);
@@ -16,9 +194,9 @@ const CANCEL_LIMIT: Duration = Duration::from_secs(30);
 pub(crate) async fn stop(
     action: &Name,
     operation: &OperationId,
-    cancel: impl Future<Output = Result<()>>,
+    cancel: impl Future<Output = bowline_plugin::Result<()>>,
 ) -> String {
-    let stopped = match timeout(CANCEL_LIMIT, cancel).await {
+    let stopped = match tokio::time::timeout(CANCEL_LIMIT, cancel).await {
         Ok(Ok(())) => "it was told to stop".to_owned(),
         Ok(Err(error)) => format!("it could not be stopped: {error}"),
         Err(_) => format!("it did not stop within {} s", CANCEL_LIMIT.as_secs()),
@@ -30,11 +208,11 @@ pub(crate) async fn stop(
 }
 
 /// The status of an operation that was stopped.
-pub(crate) fn stopped(error: String, created: Timestamp) -> OperationStatus {
-    OperationStatus {
-        phase: Some(OperationPhase::Failed),
+pub(crate) fn stopped(error: String, created: Timestamp) -> bowline_store::file::OperationStatus {
+    bowline_store::file::OperationStatus {
+        phase: Some(bowline_store::file::OperationPhase::Failed),
         error,
-        created: Some(Time(created)),
-        ..OperationStatus::default()
+        created: Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(created)),
+        ..bowline_store::file::OperationStatus::default()
     }
 }

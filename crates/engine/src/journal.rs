@@ -1,0 +1,255 @@
+//! What a run must not forget, whatever happens to the process that runs it.
+//!
+//! Before a block of items is touched, the run notes which pods it may freeze and which plugins it
+//! will ask to begin something ([`Begun`]). When all of that is over it notes what came of it
+//! ([`Ended`]). Nothing is written in between, while an application is frozen. After a restart,
+//! [`recover`] tells what is finished, and is taken over, from what is not, and is done again.
+//!
+//! Commands are never noted: hooks are derived again from the pod and the run. Whoever can write a
+//! journal cannot make us execute anything.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use async_trait::async_trait;
+use bowline_store::file::{BackupOperation, ResourceIdentifier, RestoreOperation};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// How often a run is taken up again. One that ends the server each time must not go on for ever.
+pub const ATTEMPTS: usize = 4;
+
+/// Why something could not be noted.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write the journal of the run: {0}")]
+pub struct Error(pub String);
+
+/// Where a run notes what it must not forget.
+#[async_trait]
+pub trait Journal: Send + Sync {
+    /// Adds a record. It is safe from a kill when this returns.
+    async fn append(&self, record: &Record) -> Result<(), Error>;
+}
+
+/// One note.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase", tag = "what")]
+pub enum Record {
+    /// A process has taken the run up.
+    Attempt {
+        /// When.
+        at: Timestamp,
+    },
+    /// A block is about to be touched.
+    Begun(Begun),
+    /// A block is over.
+    Ended(Box<Ended>),
+    /// After a restart: the pods of a block have been thawed.
+    Thawed {
+        /// The block.
+        block: u64,
+    },
+}
+
+/// A block that is about to be touched.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Begun {
+    /// Its number in the run.
+    pub block: u64,
+    /// Pods that may be frozen from now on.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub pods: Vec<Pod>,
+    /// What plugins will be asked to do.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub intents: Vec<Intent>,
+}
+
+/// A pod that may be frozen. Another of the same name is another pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Pod {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
+}
+
+/// Something that a plugin is asked to do, and that must not be done twice unnoticed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Intent {
+    /// The plugin.
+    pub plugin: String,
+    /// The item that it is shown.
+    pub item: ResourceIdentifier,
+}
+
+/// What came of a block.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Ended {
+    /// Its number in the run.
+    pub block: u64,
+    /// The items that were visited, stored or not.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub visited: Vec<ResourceIdentifier>,
+    /// Where the bytes of those that were stored are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kept: Option<Kept>,
+    /// The operations that were begun, of a backup.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub backup_operations: Vec<BackupOperation>,
+    /// The operations that were begun, of a restore.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub restore_operations: Vec<RestoreOperation>,
+    /// What could not be done.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub errors: Vec<Told>,
+    /// What was not done as one might think.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<Told>,
+    /// How many hooks were run.
+    pub hooks_attempted: u64,
+    /// How many of them failed.
+    pub hooks_failed: u64,
+}
+
+/// Bytes in the bucket.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Kept {
+    /// The number of the object.
+    pub number: u64,
+    /// The SHA-256 of its bytes, in hex.
+    pub sha256: String,
+}
+
+/// A message of the report.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Told {
+    /// The item that it is about; none for the run itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub item: Option<ResourceIdentifier>,
+    /// What it says.
+    pub text: String,
+}
+
+/// What a journal says.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Recovered {
+    /// How often the run was taken up.
+    pub attempts: usize,
+    /// Blocks that are over, in order.
+    pub finished: Vec<Ended>,
+    /// Blocks that are not.
+    pub unfinished: Vec<Begun>,
+    /// Pods that may be frozen at this moment, by block.
+    pub frozen: BTreeMap<u64, Vec<Pod>>,
+    /// The number of the next block.
+    pub next_block: u64,
+}
+
+/// Reads a journal.
+pub fn recover(records: impl IntoIterator<Item = Record>) -> Recovered {
+    let mut recovered = Recovered::default();
+    let mut begun: BTreeMap<u64, Begun> = BTreeMap::new();
+    let mut thawed = BTreeSet::new();
+    for record in records {
+        match record {
+            Record::Attempt { .. } => recovered.attempts += 1,
+            Record::Begun(block) => {
+                recovered.next_block = recovered.next_block.max(block.block.saturating_add(1));
+                begun.insert(block.block, block);
+            }
+            Record::Ended(ended) => {
+                recovered.next_block = recovered.next_block.max(ended.block.saturating_add(1));
+                begun.remove(&ended.block);
+                if !recovered.finished.iter().any(|before| before.block == ended.block) {
+                    recovered.finished.push(*ended);
+                }
+            }
+            Record::Thawed { block } => {
+                thawed.insert(block);
+            }
+        }
+    }
+    recovered.frozen = begun
+        .values()
+        .filter(|block| !block.pods.is_empty() && !thawed.contains(&block.block))
+        .map(|block| (block.block, block.pods.clone()))
+        .collect();
+    recovered.unfinished = begun.into_values().collect();
+    recovered
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn begun(block: u64, pods: &[&str]) -> Record {
+        let pod = |name: &&str| Pod {
+            namespace: "shop".into(),
+            name: (*name).into(),
+            uid: format!("uid-{name}"),
+        };
+        Record::Begun(Begun { block, pods: pods.iter().map(pod).collect(), ..Begun::default() })
+    }
+
+    fn ended(block: u64) -> Record {
+        Record::Ended(Box::new(Ended { block, ..Ended::default() }))
+    }
+
+    #[test]
+    fn a_block_without_an_end_is_done_again_and_its_pods_are_frozen_until_they_are_thawed() {
+        let attempt = || Record::Attempt { at: Timestamp::UNIX_EPOCH };
+        let read = recover([
+            attempt(),
+            begun(0, &["a"]),
+            begun(1, &["b"]),
+            ended(0),
+            begun(2, &[]),
+            begun(3, &["c"]),
+            attempt(),
+            Record::Thawed { block: 1 },
+        ]);
+        let blocks = |list: &[Begun]| list.iter().map(|block| block.block).collect::<Vec<_>>();
+        assert_eq!(read.attempts, 2);
+        assert_eq!(read.finished.iter().map(|ended| ended.block).collect::<Vec<_>>(), [0]);
+        assert_eq!(blocks(&read.unfinished), [1, 2, 3]);
+        assert_eq!(read.frozen.keys().copied().collect::<Vec<_>>(), [3]);
+        assert_eq!(read.next_block, 4);
+        assert_eq!(recover([]), Recovered::default());
+    }
+
+    #[test]
+    fn an_end_that_was_noted_twice_counts_once() {
+        let read = recover([begun(0, &[]), ended(0), ended(0)]);
+        assert_eq!((read.finished.len(), read.unfinished.len()), (1, 0));
+    }
+
+    #[test]
+    fn records_are_read_as_they_were_written() {
+        let item = ResourceIdentifier { name: "db".into(), ..ResourceIdentifier::default() };
+        let records = [
+            Record::Attempt { at: Timestamp::UNIX_EPOCH },
+            begun(7, &["a"]),
+            Record::Ended(Box::new(Ended {
+                block: 7,
+                visited: vec![item.clone()],
+                kept: Some(Kept { number: 3, sha256: "00".into() }),
+                backup_operations: vec![BackupOperation::default()],
+                errors: vec![Told { item: Some(item), text: "no".into() }],
+                hooks_attempted: 2,
+                ..Ended::default()
+            })),
+            Record::Thawed { block: 7 },
+        ];
+        for record in records {
+            let text = serde_json::to_string(&record).unwrap();
+            assert_eq!(serde_json::from_str::<Record>(&text).unwrap(), record, "{text}");
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! Operations as Velero keeps them in the bucket.
+//!
+//! Its file says nothing of cancels and failed polls. What is not in it follows from the run: a
+//! cancelled one says so itself, and the deadline from when the operation was created.
+
+use std::time::Duration;
+
+use bowline_plugin::{InvalidName, Name, OperationId, Progress};
+use bowline_store::file::{
+    BackupOperation, BackupOperationSpec, OperationPhase, OperationStatus, ResourceIdentifier,
+    RestoreOperation, RestoreOperationSpec,
+};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::{Kind, Operation, State, after};
+
+/// A record that says nothing that we could go on with.
+#[derive(Debug, thiserror::Error)]
+pub enum Invalid {
+    /// It does not name its plugin.
+    #[error("an operation in the operations file is of no plugin: {0}")]
+    Plugin(#[from] InvalidName),
+    /// It has no id.
+    #[error("an operation of {plugin} in the operations file has no id")]
+    NoId {
+        /// The plugin.
+        plugin: String,
+    },
+}
+
+/// A run, as its operations name it.
+#[derive(Clone, Copy, Debug)]
+pub struct Of<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its uid.
+    pub uid: &'a str,
+}
+
+/// An operation of a backup, for the file.
+pub fn of_backup(operation: &Operation, run: Of<'_>) -> BackupOperation {
+    BackupOperation {
+        spec: BackupOperationSpec {
+            backup_name: run.name.to_owned(),
+            backup_uid: run.uid.to_owned(),
+            backup_item_action: operation.plugin.to_string(),
+            resource_identifier: operation.item.clone().into(),
+            operation_id: operation.id.to_string(),
+            post_operation_items: operation
+                .post_operation_items
+                .iter()
+                .cloned()
+                .map(Into::into)
+                .collect(),
+            ..BackupOperationSpec::default()
+        },
+        status: status(operation),
+        ..BackupOperation::default()
+    }
+}
+
+/// An operation of a restore, for the file.
+pub fn of_restore(operation: &Operation, run: Of<'_>) -> RestoreOperation {
+    RestoreOperation {
+        spec: RestoreOperationSpec {
+            restore_name: run.name.to_owned(),
+            restore_uid: run.uid.to_owned(),
+            restore_item_action: operation.plugin.to_string(),
+            resource_identifier: operation.item.clone().into(),
+            operation_id: operation.id.to_string(),
+            ..RestoreOperationSpec::default()
+        },
+        status: status(operation),
+        ..RestoreOperation::default()
+    }
+}
+
+/// Reads an operation of a backup. One without a time of its own began at `began`.
+pub fn from_backup(
+    record: BackupOperation,
+    timeout: Duration,
+    began: Timestamp,
+) -> Result<Operation, Invalid> {
+    let BackupOperation { spec, status, .. } = record;
+    let action = &spec.backup_item_action;
+    let item = spec.resource_identifier;
+    let mut operation =
+        read(Kind::ItemBackup, action, item, &spec.operation_id, status, timeout, began)?;
+    operation.post_operation_items =
+        spec.post_operation_items.into_iter().map(Into::into).collect();
+    Ok(operation)
+}
+
+/// Reads an operation of a restore. One without a time of its own began at `began`.
+pub fn from_restore(
+    record: RestoreOperation,
+    timeout: Duration,
+    began: Timestamp,
+) -> Result<Operation, Invalid> {
+    let RestoreOperation { spec, status, .. } = record;
+    let action = &spec.restore_item_action;
+    let item = spec.resource_identifier;
+    read(Kind::ItemRestore, action, item, &spec.operation_id, status, timeout, began)
+}
+
+fn read(
+    kind: Kind,
+    plugin: &str,
+    item: ResourceIdentifier,
+    id: &str,
+    status: OperationStatus,
+    timeout: Duration,
+    began: Timestamp,
+) -> Result<Operation, Invalid> {
+    let plugin: Name = plugin.parse()?;
+    let id = OperationId::new(id).ok_or_else(|| Invalid::NoId { plugin: plugin.to_string() })?;
+    let created = status.created.map_or(began, |created| created.0);
+    let state = match status.phase {
+        None | Some(OperationPhase::New) => State::New,
+        // A phase of a newer version is not one of those that end it.
+        Some(OperationPhase::InProgress | OperationPhase::Other(_)) => State::InProgress,
+        Some(OperationPhase::Completed) => State::Completed,
+        Some(OperationPhase::Failed) => State::Failed(status.error),
+    };
+    let progress = Progress {
+        done: status.n_completed,
+        total: status.n_total,
+        units: status.operation_units,
+        description: status.description,
+        started: status.started.map(|time| time.0),
+        updated: status.updated.map(|time| time.0),
+        ..Progress::default()
+    };
+    Ok(Operation {
+        deadline: after(created, timeout),
+        progress,
+        state,
+        ..Operation::begun(kind, plugin, item.into(), id, created, timeout)
+    })
+}
+
+fn status(operation: &Operation) -> OperationStatus {
+    let Progress { done, total, units, description, started, updated, .. } =
+        operation.progress.clone();
+    let (phase, error) = match &operation.state {
+        State::New => (OperationPhase::New, String::new()),
+        State::InProgress => (OperationPhase::InProgress, String::new()),
+        State::Completed => (OperationPhase::Completed, String::new()),
+        State::Failed(reason) => (OperationPhase::Failed, reason.clone()),
+    };
+    OperationStatus {
+        phase: Some(phase),
+        error,
+        n_completed: done,
+        n_total: total,
+        operation_units: units,
+        description,
+        created: Some(Time(operation.created)),
+        started: started.map(Time),
+        updated: updated.map(Time),
+        ..OperationStatus::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn operation(state: State) -> Operation {
+        let item = bowline_plugin::ResourceIdentifier {
+            group: String::new(),
+            resource: "pods".into(),
+            namespace: "shop".into(),
+            name: "db".into(),
+        };
+        let created = Timestamp::from_second(1_700_000_000).unwrap();
+        let (plugin, id) = ("x.io/a".parse().unwrap(), OperationId::new("op-1").unwrap());
+        let timeout = Duration::from_hours(4);
+        Operation {
+            post_operation_items: vec![item.clone()],
+            progress: Progress {
+                done: 3,
+                total: 9,
+                units: "Bytes".into(),
+                description: "copying".into(),
+                started: Some(created),
+                updated: Some(created),
+                ..Progress::default()
+            },
+            state,
+            ..Operation::begun(Kind::ItemBackup, plugin, item, id, created, timeout)
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let run = Of { name: "b", uid: "1" };
+        for state in [State::New, State::InProgress, State::Completed, State::Failed("no".into())] {
+            let before = operation(state);
+            let (timeout, began) = (Duration::from_hours(4), Timestamp::UNIX_EPOCH);
+            let read = from_backup(of_backup(&before, run), timeout, began).unwrap();
+            assert_eq!(read, before);
+            let before =
+                Operation { kind: Kind::ItemRestore, post_operation_items: Vec::new(), ..before };
+            let read = from_restore(of_restore(&before, run), timeout, began).unwrap();
+            assert_eq!(read, before);
+        }
+    }
+
+    #[test]
+    fn a_record_without_a_plugin_or_an_id_is_refused() {
+        let good = of_backup(&operation(State::New), Of { name: "b", uid: "1" });
+        for spoil in
+            [(|spec: &mut BackupOperationSpec| spec.operation_id.clear()) as fn(&mut _), |spec| {
+                spec.backup_item_action.clear()
+            }]
+        {
+            let mut record = good.clone();
+            spoil(&mut record.spec);
+            let read = from_backup(record, Duration::ZERO, Timestamp::UNIX_EPOCH);
+            assert!(read.is_err());
+        }
+    }
+}

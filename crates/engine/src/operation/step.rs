@@ -1,0 +1,212 @@
+//! The machine: what an operation is after something was observed, and what to do next.
+//!
+//! # Guarantees
+//! - An operation that has ended stays as it is, whatever is observed.
+//! - Every operation ends: at its deadline at the latest, and what the policy grants for stopping.
+//! - It is asked to stop once.
+
+use std::time::Duration;
+
+use bowline_plugin::{Class, Error, Progress, State as Told};
+use jiff::Timestamp;
+
+use super::{Operation, State, Stopping, Trouble, after, since};
+
+/// How often an operation is asked about at first.
+const SOON: Duration = Duration::from_secs(1);
+/// For how long; the pauses grow from then on.
+const FRESH: Duration = Duration::from_secs(10);
+/// The pause after a failed poll, which doubles up to the longest.
+const AFTER_FAILURE: Duration = Duration::from_secs(1);
+
+/// What was observed.
+#[derive(Clone, Debug)]
+pub enum Observation {
+    /// The plugin, or a resource of its, told how it goes.
+    Told(Progress),
+    /// The plugin could not be asked, or answered an error.
+    Unanswered(Error),
+    /// Somebody wants it to stop.
+    Unwanted(Why),
+    /// The plugin was asked to stop it, and this came of it.
+    Asked(Result<(), String>),
+    /// Nothing; time has passed.
+    Passed,
+}
+
+/// Why an operation is to stop.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// Its run was cancelled, for this reason.
+    Canceled(String),
+    /// Its time is over.
+    Deadline,
+}
+
+/// What to do about an operation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Effects {
+    /// When to ask the plugin next; none when it has ended.
+    pub poll_at: Option<Timestamp>,
+    /// Whether to ask the plugin to stop it, now.
+    pub cancel: bool,
+    /// Whether something changed that is worth keeping.
+    pub changed: bool,
+    /// Whether it has ended with this.
+    pub ended: bool,
+}
+
+/// What an operation is after something was observed. `longest` is the longest pause between polls.
+pub fn step(
+    operation: &Operation,
+    observation: Observation,
+    longest: Duration,
+    now: Timestamp,
+) -> (Operation, Effects) {
+    let mut next = operation.clone();
+    if operation.state.is_terminal() {
+        return (next, Effects::default());
+    }
+    let mut effects = Effects::default();
+    match observation {
+        Observation::Told(progress) => told(&mut next, progress),
+        Observation::Unanswered(error) => unanswered(&mut next, &error, now),
+        Observation::Unwanted(why) => stop(&mut next, why, &mut effects, now),
+        Observation::Asked(answer) => asked(&mut next, answer),
+        Observation::Passed => {}
+    }
+    if !next.state.is_terminal() && now >= next.deadline {
+        stop(&mut next, Why::Deadline, &mut effects, now);
+    }
+    if !next.state.is_terminal() {
+        give_up(&mut next, now);
+    }
+    effects.changed = next != *operation;
+    effects.ended = next.state.is_terminal();
+    if effects.ended {
+        effects.cancel = false;
+    } else {
+        effects.poll_at = Some(poll_at(&next, longest, now));
+    }
+    (next, effects)
+}
+
+fn told(operation: &mut Operation, progress: Progress) {
+    operation.trouble = None;
+    let has_begun = progress.started.is_some() || progress.done > 0;
+    match &progress.state {
+        Told::Succeeded => operation.state = State::Completed,
+        Told::Failed(reason) => {
+            let reason = match reason.trim() {
+                "" => "the plugin gave no reason",
+                reason => reason,
+            };
+            operation.state = State::Failed(match &operation.stopping {
+                Some(Stopping { why: Why::Canceled(_), .. }) => format!("canceled: {reason}"),
+                Some(Stopping { why: Why::Deadline, .. }) => format!("timed out: {reason}"),
+                None => reason.to_owned(),
+            });
+        }
+        Told::Running if has_begun => operation.state = State::InProgress,
+        Told::Running => {}
+    }
+    operation.progress = progress;
+}
+
+fn unanswered(operation: &mut Operation, error: &Error, now: Timestamp) {
+    let class = error.class();
+    let before = operation.trouble.take();
+    let trouble = Trouble {
+        count: before.as_ref().map_or(0, |before| before.count).saturating_add(1),
+        unclear: before.as_ref().map_or(0, |before| before.unclear)
+            + u32::from(class == Class::Unclear),
+        since: before.map_or(now, |before| before.since),
+        error: error.to_string(),
+    };
+    let policy = operation.kind.policy();
+    let lasted = since(trouble.since, now);
+    let (tries, span) = policy.unclear;
+    let (polls, seconds) = (trouble.count, lasted.as_secs());
+    let verdict = match class {
+        Class::Permanent | Class::Unimplemented => Some(error.to_string()),
+        Class::Transient => (lasted >= policy.patience)
+            .then(|| format!("the plugin has not answered for {seconds} s: {error}")),
+        Class::Unclear => (trouble.unclear >= tries || lasted >= span).then(|| {
+            format!("the plugin could not tell how it goes, {polls} times in {seconds} s: {error}")
+        }),
+    };
+    if let Some(reason) = verdict {
+        operation.state = State::Failed(match &operation.stopping {
+            Some(stopping) => stopped(operation, stopping, &reason),
+            None => reason,
+        });
+    }
+    operation.trouble = Some(trouble);
+}
+
+fn stop(operation: &mut Operation, why: Why, effects: &mut Effects, now: Timestamp) {
+    if operation.stopping.is_none() {
+        operation.stopping = Some(Stopping { why, since: now, answer: None });
+        effects.cancel = true;
+    }
+}
+
+fn asked(operation: &mut Operation, answer: Result<(), String>) {
+    let Some(stopping) = &mut operation.stopping else { return };
+    stopping.answer = Some(answer);
+    // One whose time is over is not waited for any longer.
+    if stopping.why == Why::Deadline {
+        let stopping = stopping.clone();
+        operation.state = State::Failed(stopped(operation, &stopping, ""));
+    }
+}
+
+/// Ends an operation that does not stop.
+fn give_up(operation: &mut Operation, now: Timestamp) {
+    let Some(stopping) = operation.stopping.clone() else { return };
+    if since(stopping.since, now) >= operation.kind.policy().stopping {
+        operation.state = State::Failed(stopped(operation, &stopping, ""));
+    }
+}
+
+/// Why an operation has ended that was asked to stop, and whether it has stopped.
+fn stopped(operation: &Operation, stopping: &Stopping, more: &str) -> String {
+    let why = match &stopping.why {
+        Why::Canceled(reason) => format!("canceled: {reason}"),
+        Why::Deadline => {
+            let limit = since(operation.created, operation.deadline).as_secs();
+            format!("timed out: it has not ended within {limit} s")
+        }
+    };
+    let answer = match &stopping.answer {
+        Some(Ok(())) => "the plugin was told to stop, and has not said that it did".to_owned(),
+        Some(Err(error)) => format!("the plugin could not stop it and may go on: {error}"),
+        None => "the plugin did not answer when told to stop, and may go on".to_owned(),
+    };
+    let dash = if more.is_empty() { "" } else { ": " };
+    format!("{why}; {answer}{dash}{more}")
+}
+
+/// When to ask next: often at first, then less and less often.
+fn poll_at(operation: &Operation, longest: Duration, now: Timestamp) -> Timestamp {
+    let pause = match (&operation.trouble, &operation.stopping) {
+        (Some(trouble), _) => {
+            AFTER_FAILURE.saturating_mul(1 << trouble.count.saturating_sub(1).min(16))
+        }
+        // It should end at any moment.
+        (None, Some(_)) => SOON,
+        (None, None) => {
+            let age = since(operation.created, now);
+            if age < FRESH { SOON } else { SOON + (age - FRESH) / 10 }
+        }
+    };
+    let next = after(now, pause.min(longest.max(SOON)));
+    let last = match &operation.stopping {
+        Some(stopping) => after(stopping.since, operation.kind.policy().stopping),
+        None => operation.deadline,
+    };
+    next.min(last).max(now)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,232 @@
+use bowline_plugin::{Code, Name, OperationId, ResourceIdentifier};
+use proptest::prelude::*;
+
+use super::*;
+use crate::operation::{Counts, Kind};
+
+const LONGEST: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_hours(4);
+
+fn seconds(count: u64) -> Duration {
+    Duration::from_secs(count)
+}
+
+fn at(second: u64) -> Timestamp {
+    after(Timestamp::from_second(1_700_000_000).unwrap(), seconds(second))
+}
+
+fn fresh() -> Operation {
+    let item = ResourceIdentifier {
+        group: String::new(),
+        resource: "pods".into(),
+        namespace: "shop".into(),
+        name: "db".into(),
+    };
+    let plugin: Name = "x.io/a".parse().unwrap();
+    let id = OperationId::new("op-1").unwrap();
+    Operation::begun(Kind::ItemBackup, plugin, item, id, at(0), TIMEOUT)
+}
+
+fn running(done: i64, is_started: bool) -> Observation {
+    let started = is_started.then(|| at(0));
+    Observation::Told(Progress { done, total: 10, started, ..Progress::default() })
+}
+
+fn ended(state: Told) -> Observation {
+    Observation::Told(Progress { state, ..Progress::default() })
+}
+
+fn failed(code: Code) -> Observation {
+    Observation::Unanswered(Error::new(code, "no"))
+}
+
+fn canceled() -> Observation {
+    Observation::Unwanted(Why::Canceled("by a user".into()))
+}
+
+/// Lets an operation go through observations at seconds of its life.
+fn drive(steps: Vec<(u64, Observation)>) -> (Operation, Effects) {
+    let mut state = (fresh(), Effects::default());
+    for (second, observation) in steps {
+        state = step(&state.0, observation, LONGEST, at(second));
+    }
+    state
+}
+
+fn state_after(steps: Vec<(u64, Observation)>) -> String {
+    match drive(steps).0.state {
+        State::Failed(reason) => format!("Failed: {reason}"),
+        state => state.as_str().to_owned(),
+    }
+}
+
+#[test]
+fn every_observation_has_its_outcome() {
+    use Observation::{Asked, Passed};
+    let over = TIMEOUT.as_secs();
+    let unclear = |count: u64| (1..=count).map(|second| (second, failed(Code::Unknown))).collect();
+    let invalid = Observation::Unanswered(Error::invalid_operation("op-1"));
+    for (steps, expected) in [
+        (vec![(0, Passed)], "New"),
+        (vec![(1, running(0, false))], "New"),
+        (vec![(1, running(0, true))], "InProgress"),
+        (vec![(1, running(3, false))], "InProgress"),
+        (vec![(1, ended(Told::Succeeded))], "Completed"),
+        (vec![(1, ended(Told::Failed("disk full".into())))], "Failed: disk full"),
+        (vec![(1, ended(Told::Failed(" ".into())))], "Failed: the plugin gave no reason"),
+        // Errors: those that pass, those that do not, those that do not say.
+        (vec![(1, failed(Code::Unavailable)), (599, failed(Code::Unavailable))], "New"),
+        (
+            vec![(1, failed(Code::Unavailable)), (601, failed(Code::Unavailable))],
+            "Failed: the plugin has not answered for 600 s: no",
+        ),
+        (vec![(1, failed(Code::NotFound))], "Failed: no"),
+        (vec![(1, failed(Code::Unimplemented))], "Failed: no"),
+        (vec![(1, invalid)], "Failed: operation ID op-1 is invalid"),
+        (unclear(4), "New"),
+        (unclear(5), "Failed: the plugin could not tell how it goes, 5 times in 4 s: no"),
+        (
+            vec![(1, failed(Code::Unknown)), (121, failed(Code::Unknown))],
+            "Failed: the plugin could not tell how it goes, 2 times in 120 s: no",
+        ),
+        (
+            vec![
+                (1, failed(Code::Unknown)),
+                (2, failed(Code::Unknown)),
+                (3, failed(Code::Unknown)),
+                (4, failed(Code::Unknown)),
+                (5, running(1, true)),
+                (6, failed(Code::Unknown)),
+            ],
+            "InProgress",
+        ),
+        // The end of its time.
+        (vec![(over - 1, Passed)], "New"),
+        (vec![(over, Passed)], "New"),
+        (
+            vec![(over, Passed), (over + 1, Asked(Ok(())))],
+            "Failed: timed out: it has not ended within 14400 s; the plugin was told to stop, and \
+             has not said that it did",
+        ),
+        (
+            vec![(over, Passed), (over + 1, Asked(Err("busy".into())))],
+            "Failed: timed out: it has not ended within 14400 s; the plugin could not stop it and \
+             may go on: busy",
+        ),
+        (vec![(over, ended(Told::Succeeded))], "Completed"),
+        // A cancel.
+        (vec![(1, canceled())], "New"),
+        (vec![(1, canceled()), (2, Asked(Ok(()))), (3, running(1, true))], "InProgress"),
+        (vec![(1, canceled()), (2, Asked(Ok(()))), (3, ended(Told::Succeeded))], "Completed"),
+        (
+            vec![(1, canceled()), (2, Asked(Ok(()))), (3, ended(Told::Failed("stopped".into())))],
+            "Failed: canceled: stopped",
+        ),
+        (
+            vec![(1, canceled()), (2, Asked(Ok(()))), (31, running(1, true))],
+            "Failed: canceled: by a user; the plugin was told to stop, and has not said that it did",
+        ),
+        (
+            vec![(1, canceled()), (31, Passed)],
+            "Failed: canceled: by a user; the plugin did not answer when told to stop, and may go on",
+        ),
+        (
+            vec![(1, canceled()), (2, Asked(Ok(()))), (3, failed(Code::NotFound))],
+            "Failed: canceled: by a user; the plugin was told to stop, and has not said that it \
+             did: no",
+        ),
+        // Nobody asked for it.
+        (vec![(1, Asked(Ok(())))], "New"),
+        // What has ended has ended.
+        (vec![(1, ended(Told::Succeeded)), (2, ended(Told::Failed("x".into())))], "Completed"),
+        (vec![(1, failed(Code::NotFound)), (2, ended(Told::Succeeded))], "Failed: no"),
+        (vec![(1, ended(Told::Succeeded)), (2, canceled())], "Completed"),
+    ] {
+        let told = format!("{steps:?}");
+        assert_eq!(state_after(steps), expected, "{told}");
+    }
+}
+
+#[test]
+fn it_is_asked_to_stop_once() {
+    let (operation, effects) = drive(vec![(1, canceled())]);
+    assert!(effects.cancel && effects.changed && !effects.ended);
+    let (operation, effects) = step(&operation, canceled(), LONGEST, at(2));
+    assert!(!effects.cancel, "{effects:?}");
+    let (_, effects) = step(&operation, running(1, true), LONGEST, at(3));
+    assert!(!effects.cancel, "{effects:?}");
+}
+
+#[test]
+fn the_pauses_between_polls_grow_with_its_age_and_with_trouble() {
+    let pause = |steps: Vec<(u64, Observation)>| {
+        let now = steps.last().unwrap().0;
+        since(at(now), drive(steps).1.poll_at.unwrap()).as_secs()
+    };
+    assert_eq!(pause(vec![(0, Observation::Passed)]), 1);
+    assert_eq!(pause(vec![(9, running(0, true))]), 1);
+    assert_eq!(pause(vec![(50, running(0, true))]), 5);
+    assert_eq!(pause(vec![(1000, running(0, true))]), 10);
+    let trouble = |count: u64| (1..=count).map(|at| (at, failed(Code::Unavailable))).collect();
+    assert_eq!([1, 2, 3, 4, 5, 60].map(|count| pause(trouble(count))), [1, 2, 4, 8, 10, 10]);
+    assert_eq!(pause(vec![(1000, canceled())]), 1, "it should end at any moment");
+    let last = TIMEOUT.as_secs() - 3;
+    assert_eq!(pause(vec![(last, running(0, true))]), 3, "never past the deadline");
+}
+
+fn observations() -> impl Strategy<Value = Observation> {
+    prop_oneof![
+        4 => (0..10_i64, any::<bool>()).prop_map(|(done, started)| running(done, started)),
+        1 => Just(ended(Told::Succeeded)),
+        1 => Just(ended(Told::Failed("bad".into()))),
+        2 => Just(failed(Code::Unavailable)),
+        2 => Just(failed(Code::Unknown)),
+        1 => Just(failed(Code::NotFound)),
+        1 => Just(canceled()),
+        1 => Just(Observation::Unwanted(Why::Deadline)),
+        1 => Just(Observation::Asked(Ok(()))),
+        1 => Just(Observation::Asked(Err("busy".into()))),
+        2 => Just(Observation::Passed),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn whatever_happens_there_is_one_end_and_one_cancel(
+        steps in prop::collection::vec((0..2000_u64, observations()), 1..60)
+    ) {
+        let (mut operation, mut second) = (fresh(), 0);
+        let (mut cancels, mut ends) = (0, 0);
+        for (pause, observation) in steps {
+            second += pause;
+            let before = operation.clone();
+            let was_good = matches!(&observation, Observation::Told(told) if told.state == Told::Succeeded);
+            let (next, effects) = step(&operation, observation, LONGEST, at(second));
+            cancels += u32::from(effects.cancel);
+            ends += u32::from(effects.ended);
+            prop_assert!(!before.state.is_terminal() || next == before, "it ended twice");
+            prop_assert!(before.stopping.is_none() || next.stopping.is_some(), "a cancel was lost");
+            let why = |operation: &Operation| operation.stopping.as_ref().map(|s| s.why.clone());
+            prop_assert!(before.stopping.is_none() || why(&before) == why(&next));
+            prop_assert_eq!(effects.ended || before.state.is_terminal(), next.state.is_terminal());
+            prop_assert_eq!(effects.poll_at.is_none(), next.state.is_terminal());
+            if next.state == State::Completed && before.state != State::Completed {
+                prop_assert!(was_good, "completed without the plugin's word");
+            }
+            if let Some(at_) = effects.poll_at {
+                prop_assert!(at_ >= at(second) && since(at(second), at_) <= LONGEST);
+            }
+            operation = next;
+        }
+        prop_assert!(cancels <= 1 && ends <= 1, "{} cancels, {} ends", cancels, ends);
+        // However it went, time ends it.
+        for _ in 0..3 {
+            second += TIMEOUT.as_secs();
+            operation = step(&operation, Observation::Passed, LONGEST, at(second)).0;
+        }
+        prop_assert!(operation.state.is_terminal());
+        let counts = Counts::of(&[operation.clone()]);
+        prop_assert_eq!(counts.completed + counts.failed, 1);
+        prop_assert_eq!(counts.failed == 1, matches!(operation.state, State::Failed(_)));
+    }
+}

@@ -1,0 +1,247 @@
+//! The loop around the machine: asks about all operations of a run side by side, until each has ended.
+//!
+//! A poll that hangs keeps nobody but its own operation waiting, and not longer than its deadline.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bowline_plugin::{Code, Error, Progress, Result};
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+use jiff::Timestamp;
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::rate::Rate;
+use super::step::{Effects, Observation, Why, step};
+use super::{Operation, State, since};
+
+/// Asks plugins about operations.
+#[async_trait]
+pub trait Asker: Send + Sync {
+    /// How an operation goes.
+    async fn progress(&self, operation: &Operation) -> Result<Progress>;
+
+    /// Asks for an operation to be stopped.
+    async fn cancel(&self, operation: &Operation) -> Result<()>;
+}
+
+/// How long plugins may take to answer, and how long they are left alone.
+#[derive(Clone, Copy, Debug)]
+pub struct Deadlines {
+    /// One poll.
+    pub poll: Duration,
+    /// One request to stop.
+    pub cancel: Duration,
+    /// The longest pause between two polls.
+    pub longest_pause: Duration,
+}
+
+impl Default for Deadlines {
+    fn default() -> Self {
+        Self {
+            poll: Duration::from_mins(1),
+            cancel: Duration::from_secs(20),
+            longest_pause: Duration::from_secs(10),
+        }
+    }
+}
+
+/// The operations of a run, for all who want to know how they go.
+#[derive(Debug)]
+pub struct Board {
+    operations: Mutex<Vec<Operation>>,
+    changes: watch::Sender<u64>,
+}
+
+/// How many operations there are of each outcome.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// All.
+    pub attempted: usize,
+    /// Those that have succeeded.
+    pub completed: usize,
+    /// Those that have not.
+    pub failed: usize,
+}
+
+impl Counts {
+    /// Counts operations.
+    pub fn of(operations: &[Operation]) -> Self {
+        let mut counts = Self { attempted: operations.len(), ..Self::default() };
+        for operation in operations {
+            match operation.state {
+                State::Completed => counts.completed += 1,
+                State::Failed(_) => counts.failed += 1,
+                State::New | State::InProgress => {}
+            }
+        }
+        counts
+    }
+}
+
+impl Board {
+    /// Shows operations.
+    pub fn new(operations: Vec<Operation>) -> Self {
+        Self { operations: Mutex::new(operations), changes: watch::Sender::new(0) }
+    }
+
+    /// All of them, as they are now.
+    pub fn operations(&self) -> Vec<Operation> {
+        self.lock().clone()
+    }
+
+    /// How many there are of each outcome.
+    pub fn counts(&self) -> Counts {
+        Counts::of(&self.lock())
+    }
+
+    /// Changes each time one of them does.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    fn get(&self, place: usize) -> Option<Operation> {
+        self.lock().get(place).cloned()
+    }
+
+    fn set(&self, place: usize, operation: Operation) {
+        if let Some(shown) = self.lock().get_mut(place) {
+            *shown = operation;
+        }
+        self.changes.send_modify(|count| *count = count.wrapping_add(1));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Operation>> {
+        self.operations.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Follows the operations of a run to their ends.
+pub struct Tracker<'a> {
+    /// The operations.
+    pub board: Arc<Board>,
+    /// Who asks the plugins.
+    pub asker: &'a dyn Asker,
+    /// How often one plugin is asked.
+    pub rate: &'a Rate,
+    /// How long plugins may take.
+    pub deadlines: Deadlines,
+}
+
+impl Tracker<'_> {
+    /// Returns when all operations have ended, or `stop` is cancelled: then they are left as they are,
+    /// for another to follow. When `cancel` is cancelled they are asked to stop, for a reason.
+    pub async fn run(&self, cancel: &CancellationToken, reason: &str, stop: &CancellationToken) {
+        let places = 0..self.board.operations().len();
+        let all: FuturesUnordered<_> =
+            places.map(|place| self.follow(place, cancel, reason)).collect();
+        tokio::select! {
+            () = all.for_each(|()| std::future::ready(())) => {}
+            () = stop.cancelled() => {}
+        }
+    }
+
+    /// Follows one operation to its end.
+    async fn follow(&self, place: usize, cancel: &CancellationToken, reason: &str) {
+        let mut effects = self.observe(place, Observation::Passed);
+        if !effects.ended {
+            // It may have ended long ago, in the life of another process.
+            effects.poll_at = Some(Timestamp::now());
+        }
+        loop {
+            if effects.cancel {
+                effects = self.ask_to_stop(place).await;
+                continue;
+            }
+            let Some(poll_at) = effects.poll_at else { return };
+            let is_wanted = !self.is_stopping(place);
+            let unwanted = async {
+                if is_wanted { cancel.cancelled().await } else { std::future::pending().await }
+            };
+            let polled = self.poll(place, poll_at);
+            effects = tokio::select! {
+                biased;
+                () = unwanted => {
+                    self.observe(place, Observation::Unwanted(Why::Canceled(reason.to_owned())))
+                }
+                observation = polled => self.observe(place, observation),
+            };
+        }
+    }
+
+    fn is_stopping(&self, place: usize) -> bool {
+        self.board.get(place).is_some_and(|operation| operation.stopping.is_some())
+    }
+
+    /// Waits until it is time, and asks. What is asked too late is not waited for.
+    async fn poll(&self, place: usize, at: Timestamp) -> Observation {
+        tokio::time::sleep(since(Timestamp::now(), at)).await;
+        let Some(operation) = self.board.get(place) else { return Observation::Passed };
+        if Timestamp::now() >= operation.deadline {
+            return Observation::Passed;
+        }
+        self.rate.turn(&operation.plugin).await;
+        let limit = self.deadlines.poll.min(since(Timestamp::now(), last_moment(&operation)));
+        match timeout(limit, self.asker.progress(&operation)).await {
+            Ok(Ok(progress)) => Observation::Told(progress),
+            Ok(Err(error)) => Observation::Unanswered(error),
+            Err(_) => Observation::Unanswered(Error::new(
+                Code::DeadlineExceeded,
+                format!("the plugin has not answered within {} s", limit.as_secs()),
+            )),
+        }
+    }
+
+    async fn ask_to_stop(&self, place: usize) -> Effects {
+        let Some(operation) = self.board.get(place) else { return Effects::default() };
+        let limit = self.deadlines.cancel;
+        let answer = match timeout(limit, self.asker.cancel(&operation)).await {
+            Ok(answer) => answer.map_err(|error| error.to_string()),
+            Err(_) => Err(format!("it has not answered within {} s", limit.as_secs())),
+        };
+        self.observe(place, Observation::Asked(answer))
+    }
+
+    /// Lets the machine make a step.
+    fn observe(&self, place: usize, observation: Observation) -> Effects {
+        let Some(operation) = self.board.get(place) else { return Effects::default() };
+        let longest = self.deadlines.longest_pause;
+        let (next, effects) = step(&operation, observation, longest, Timestamp::now());
+        if effects.changed {
+            tell(&operation, &next);
+            self.board.set(place, next);
+        }
+        effects
+    }
+}
+
+/// The latest time at which an operation can still be heard of.
+fn last_moment(operation: &Operation) -> Timestamp {
+    match &operation.stopping {
+        Some(stopping) => super::after(stopping.since, operation.kind.policy().stopping),
+        None => operation.deadline,
+    }
+}
+
+/// Says in the log what has changed.
+fn tell(before: &Operation, now: &Operation) {
+    let (operation, item, plugin) = (&now.id, &now.item, &now.plugin);
+    match &now.state {
+        State::Completed => tracing::info!(%item, %plugin, %operation, "the operation is done"),
+        State::Failed(reason) => {
+            tracing::warn!(%item, %plugin, %operation, "the operation has failed: {reason}");
+        }
+        State::New | State::InProgress => {
+            if let (None, Some(trouble)) = (&before.trouble, &now.trouble) {
+                let error = &trouble.error;
+                tracing::info!(%item, %plugin, %operation, "asked again soon: {error}");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
