@@ -45,11 +45,25 @@ pub struct Named<T: ?Sized> {
     pub name: Name,
     /// The action.
     pub plugin: Arc<T>,
+    /// Whether it may begin operations, so that showing it an item must be noted before.
+    pub begins_operations: bool,
+}
+
+impl<T: ?Sized> Named<T> {
+    /// An action that begins no operations.
+    pub fn new(name: Name, plugin: Arc<T>) -> Self {
+        Self { name, plugin, begins_operations: false }
+    }
+
+    /// An action that may begin operations.
+    pub fn asynchronous(name: Name, plugin: Arc<T>) -> Self {
+        Self { name, plugin, begins_operations: true }
+    }
 }
 
 impl<T: ?Sized> Clone for Named<T> {
     fn clone(&self) -> Self {
-        Self { name: self.name.clone(), plugin: Arc::clone(&self.plugin) }
+        Self { name: self.name.clone(), plugin: Arc::clone(&self.plugin), ..*self }
     }
 }
 
@@ -87,7 +101,7 @@ pub fn built_in(
 
 fn named<T: ?Sized, const N: usize>(actions: [(&str, Arc<T>); N]) -> Vec<Named<T>> {
     // None is lost: that these names are valid is tested.
-    let named = |(name, plugin): (&str, _)| name.parse().ok().map(|name| Named { name, plugin });
+    let named = |(name, plugin): (&str, _)| name.parse().ok().map(|name| Named::new(name, plugin));
     actions.into_iter().filter_map(named).collect()
 }
 

@@ -26,7 +26,9 @@ pub mod finalize;
 pub mod hook;
 mod inventory;
 mod item;
+mod note;
 pub mod policy;
+pub mod replace;
 pub mod request;
 mod seen;
 mod spool;
@@ -38,10 +40,11 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use bowline_plugin::{BackupItemAction, ItemBlockAction, ResourceIdentifier};
 use bowline_store::BackupStore;
-use bowline_store::file::{BackupOperation, BackupVolumeInfo};
+use bowline_store::file::BackupVolumeInfo;
 use futures::StreamExt as _;
 use futures::future::join;
 use jiff::Timestamp;
@@ -52,10 +55,14 @@ use tokio_util::sync::CancellationToken;
 use crate::action::{self, BuiltIn, Named};
 use crate::cluster::{Cluster, Query};
 use crate::item::Object;
+use crate::journal::{Journal, Recovered};
+use crate::operation::{Operation, record};
+use crate::point::{self, Point};
 use crate::report::{About, Report};
 use crate::resource::{GroupResource, Resource, Resources};
 use crate::selection::{self, Action};
 use archive::{Archive, Sealed};
+pub use block::{ThawError, thaw_left};
 use collect::Turn;
 use filter::{CrdRule, Filter, Verdict};
 use hook::{Hooks, Tally};
@@ -88,8 +95,24 @@ pub struct Run {
     pub options: Options,
     /// How far it is, for whoever wants to know.
     pub progress: Arc<Progress>,
-    /// Ends it early. Applications that are quiesced are let go first.
+    /// Where it notes what must not be forgotten.
+    pub journal: Arc<dyn Journal>,
+    /// What an earlier process has noted there.
+    pub recovery: Recovery,
+    /// Ends it early, so that another process can take it up: no block is begun any more, and those
+    /// that were are finished.
     pub stop: CancellationToken,
+    /// Ends it for good: blocks are broken off. Applications that are quiesced are let go first.
+    pub cancel: CancellationToken,
+}
+
+/// What an earlier process has left of a run.
+#[derive(Debug, Default)]
+pub struct Recovery {
+    /// What its journal says.
+    pub recovered: Recovered,
+    /// What was told when its pods were thawed.
+    pub report: Report,
 }
 
 /// How much a run does at a time, and where it puts what it cannot hold.
@@ -144,7 +167,7 @@ pub struct Taken {
     /// What became of the data of volumes.
     pub volumes: Vec<BackupVolumeInfo>,
     /// Operations that actions began.
-    pub operations: Vec<BackupOperation>,
+    pub operations: Vec<Operation>,
     /// How many hooks were run, and how many of them failed.
     pub hooks: (u64, u64),
 }
@@ -173,12 +196,21 @@ pub enum Fatal {
     /// The archive could not be written.
     #[error("cannot write the archive")]
     Archive(#[source] io::Error),
+    /// The archive is not in the bucket any more.
+    #[error("the archive is not in the bucket any more")]
+    NoArchive,
     /// The archive could not be uploaded.
     #[error("cannot upload the archive")]
     Upload(#[from] UploadError),
-    /// It was told to stop.
+    /// It is not taken up again.
+    #[error("{0}")]
+    GivenUp(String),
+    /// It was told to stop. Another process can take it up.
     #[error("stopped before it was done")]
     Stopped,
+    /// It was cancelled.
+    #[error("canceled before all items were backed up")]
+    Canceled,
 }
 
 impl Fatal {
@@ -231,7 +263,11 @@ struct Context {
     namespaces: Namespaces,
     inventory: Inventory,
     volumes: Volumes,
-    operations: Mutex<Vec<BackupOperation>>,
+    operations: Mutex<Vec<Operation>>,
+    journal: Arc<dyn Journal>,
+    recovery: Recovery,
+    /// The number of the next block that is noted.
+    blocks: AtomicU64,
     spool: Spool,
     budget: Arc<Semaphore>,
     report: Arc<Report>,
@@ -239,13 +275,30 @@ struct Context {
     options: Options,
     started: Timestamp,
     stop: CancellationToken,
+    cancel: CancellationToken,
     is_broken: AtomicBool,
 }
 
 impl Context {
     /// Whether nothing new is to be begun.
     fn has_stopped(&self) -> bool {
-        self.is_broken.load(Ordering::Relaxed) || self.stop.is_cancelled()
+        self.is_over() || self.stop.is_cancelled()
+    }
+
+    /// Whether what is under way is to be broken off.
+    fn is_over(&self) -> bool {
+        self.is_broken.load(Ordering::Relaxed) || self.cancel.is_cancelled()
+    }
+
+    /// Whether an item is shown to an action that may begin an operation.
+    fn may_begin_operations(&self, object: &Object) -> bool {
+        let actions = &self.backup_item_actions;
+        actions.iter().any(|action| action.begins_operations && action.selects(object))
+    }
+
+    /// Notes an operation.
+    fn begun(&self, operation: Operation) {
+        self.operations.lock().unwrap_or_else(PoisonError::into_inner).push(operation);
     }
 
     /// The archive takes no more.
@@ -281,11 +334,18 @@ impl Context {
 
 /// Looks, asks and compiles whatever the stages need.
 async fn prepare(run: Run, report: Arc<Report>, now: Timestamp) -> Result<Arc<Context>, Fatal> {
-    let Run { request, cluster, store, options, progress, stop, .. } = run;
-    if store.exists(&request.name).await.map_err(Fatal::Look)? {
+    if run.store.exists(&run.request.name).await.map_err(Fatal::Look)? {
         return Err(Fatal::Exists);
     }
+    assemble(run, report, now).await
+}
+
+async fn assemble(run: Run, report: Arc<Report>, now: Timestamp) -> Result<Arc<Context>, Fatal> {
+    let Run { request, cluster, store, options, progress, stop, cancel, journal, recovery, .. } =
+        run;
     let spool = Spool::create(&options.scratch).map_err(Fatal::Scratch)?;
+    let (errors, warnings) = recovery.report.messages();
+    report.take_over(errors, warnings);
     for text in &request.errors {
         report.error(About::Run, text.clone());
     }
@@ -334,6 +394,9 @@ async fn prepare(run: Run, report: Arc<Report>, now: Timestamp) -> Result<Arc<Co
         inventory: Inventory::default(),
         volumes: Volumes::default(),
         operations: Mutex::default(),
+        journal,
+        blocks: AtomicU64::new(recovery.recovered.next_block),
+        recovery,
         spool,
         budget: collect::budget(),
         report,
@@ -341,6 +404,7 @@ async fn prepare(run: Run, report: Arc<Report>, now: Timestamp) -> Result<Arc<Co
         options,
         started: now,
         stop,
+        cancel,
         is_broken: AtomicBool::new(false),
     }))
 }
@@ -351,6 +415,9 @@ async fn take(context: &Arc<Context>) -> Result<Sealed, Fatal> {
     let Context { store, request, options, .. } = &**context;
     let uploaded = upload::contents(store, &request.name, stream, &options.scratch);
     let (filled, uploaded) = join(fill(context, archive), uploaded).await;
+    if uploaded.is_ok() {
+        point::pass(Point::ArchiveUploaded);
+    }
     let sealed = writing.end().await;
     filled?;
     uploaded?;
@@ -367,6 +434,7 @@ async fn fill(context: &Arc<Context>, archive: Archive) -> Result<(), Fatal> {
 }
 
 async fn collect_all(context: &Arc<Context>, archive: &Archive) -> Result<(), Fatal> {
+    note::replay(context, &context.recovery, archive).await;
     let namespaces = namespaces(context).await?;
     let listings = collect::plan(context, namespaces.len());
     let of = |turn| listings.iter().filter(|listing| listing.turn == turn).cloned().collect();
@@ -387,6 +455,9 @@ async fn collect_all(context: &Arc<Context>, archive: &Archive) -> Result<(), Fa
     let sink = Sink::archive(archive);
     back_up_namespaces(context, namespaces, &sink).await;
     back_up_definitions(context, &sink).await;
+    if context.cancel.is_cancelled() {
+        return Err(Fatal::Canceled);
+    }
     if context.stop.is_cancelled() {
         return Err(Fatal::Stopped);
     }
@@ -522,6 +593,20 @@ fn conclude(context: Context, archive: Result<Sealed, Fatal>, report: Arc<Report
 }
 
 impl Taken {
+    /// What is left of a run that is not taken up again: the operations that it has begun.
+    pub fn given_up(
+        reason: String,
+        recovered: &Recovered,
+        timeout: Duration,
+        began: Timestamp,
+    ) -> Self {
+        let records = recovered.finished.iter().flat_map(|ended| ended.backup_operations.clone());
+        let operations = records.filter_map(|one| record::from_backup(one, timeout, began).ok());
+        let nothing = Fatal::GivenUp(reason);
+        let nothing = Self::nothing(nothing, Report::default(), &Progress::default());
+        Self { operations: operations.collect(), ..nothing }
+    }
+
     fn nothing(fatal: Fatal, report: Report, progress: &Progress) -> Self {
         Self {
             archive: Err(fatal),

@@ -9,11 +9,13 @@
 //! journal cannot make us execute anything.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, PoisonError};
 
 use async_trait::async_trait;
 use bowline_store::file::{BackupOperation, ResourceIdentifier, RestoreOperation};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 
 /// How often a run is taken up again. One that ends the server each time must not go on for ever.
 pub const ATTEMPTS: usize = 4;
@@ -28,6 +30,25 @@ pub struct Error(pub String);
 pub trait Journal: Send + Sync {
     /// Adds a record. It is safe from a kill when this returns.
     async fn append(&self, record: &Record) -> Result<(), Error>;
+}
+
+/// A journal that does not outlast its process, for tests.
+#[derive(Debug, Default)]
+pub struct InMemory(Mutex<Vec<Record>>);
+
+impl InMemory {
+    /// What was noted, in order.
+    pub fn records(&self) -> Vec<Record> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+#[async_trait]
+impl Journal for InMemory {
+    async fn append(&self, record: &Record) -> Result<(), Error> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(record.clone());
+        Ok(())
+    }
 }
 
 /// One note.
@@ -98,6 +119,9 @@ pub struct Ended {
     /// Where the bytes of those that were stored are.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kept: Option<Kept>,
+    /// Why nothing is stored or restored, if that failed as a whole.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failed: Option<String>,
     /// The operations that were begun, of a backup.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub backup_operations: Vec<BackupOperation>,
@@ -124,6 +148,17 @@ pub struct Kept {
     pub number: u64,
     /// The SHA-256 of its bytes, in hex.
     pub sha256: String,
+}
+
+/// The SHA-256 of bytes, in hex.
+pub(crate) fn digest(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    let mut text = String::new();
+    for byte in Sha256::digest(bytes) {
+        // Writing to a string does not fail.
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
 }
 
 /// A message of the report.

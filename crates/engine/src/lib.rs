@@ -25,6 +25,8 @@ mod hook;
 pub mod item;
 pub mod journal;
 pub mod operation;
+pub mod phase;
+pub mod point;
 pub mod report;
 pub mod resource;
 pub mod restore;

@@ -186,33 +186,3 @@ fn after(time: Timestamp, pause: Duration) -> Timestamp {
 fn since(earlier: Timestamp, now: Timestamp) -> Duration {
     now.duration_since(earlier).try_into().unwrap_or_default()
 }
-
-/// How long an action may take to stop what it began.
-const CANCEL_LIMIT: Duration = Duration::from_secs(30);
-
-/// Waits until an action has been told to stop an operation. Returns what is to be told of it.
-pub(crate) async fn stop(
-    action: &Name,
-    operation: &OperationId,
-    cancel: impl Future<Output = bowline_plugin::Result<()>>,
-) -> String {
-    let stopped = match tokio::time::timeout(CANCEL_LIMIT, cancel).await {
-        Ok(Ok(())) => "it was told to stop".to_owned(),
-        Ok(Err(error)) => format!("it could not be stopped: {error}"),
-        Err(_) => format!("it did not stop within {} s", CANCEL_LIMIT.as_secs()),
-    };
-    format!(
-        "the action {action} began the operation {operation}, which this version does not wait for; \
-         {stopped}"
-    )
-}
-
-/// The status of an operation that was stopped.
-pub(crate) fn stopped(error: String, created: Timestamp) -> bowline_store::file::OperationStatus {
-    bowline_store::file::OperationStatus {
-        phase: Some(bowline_store::file::OperationPhase::Failed),
-        error,
-        created: Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(created)),
-        ..bowline_store::file::OperationStatus::default()
-    }
-}

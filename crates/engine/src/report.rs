@@ -40,8 +40,17 @@ struct Inner {
 
 #[derive(Debug, Default)]
 struct Counted {
-    messages: Messages,
+    kept: Vec<Message>,
     count: usize,
+}
+
+/// One message of a report.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// The item that it is about; none for the run itself.
+    pub item: Option<ResourceIdentifier>,
+    /// What it says.
+    pub text: String,
 }
 
 impl Report {
@@ -52,7 +61,7 @@ impl Report {
             About::Run => tracing::error!("{message}"),
             About::Item(id) => tracing::error!(item = %id, "{message}"),
         }
-        self.lock().errors.add(about, message);
+        self.lock().errors.add(Message::new(about, message));
     }
 
     /// Notes that something was not done as one might think.
@@ -62,7 +71,7 @@ impl Report {
             About::Run => tracing::warn!("{message}"),
             About::Item(id) => tracing::warn!(item = %id, "{message}"),
         }
-        self.lock().warnings.add(about, message);
+        self.lock().warnings.add(Message::new(about, message));
     }
 
     /// How many errors there are.
@@ -75,10 +84,35 @@ impl Report {
         self.lock().warnings.count
     }
 
+    /// The errors and the warnings that are kept.
+    pub fn messages(&self) -> (Vec<Message>, Vec<Message>) {
+        let inner = self.lock();
+        (inner.errors.kept.clone(), inner.warnings.kept.clone())
+    }
+
+    /// Takes over what was told elsewhere, and is in the log already.
+    pub fn take_over(
+        &self,
+        errors: impl IntoIterator<Item = Message>,
+        warnings: impl IntoIterator<Item = Message>,
+    ) {
+        let mut inner = self.lock();
+        errors.into_iter().for_each(|message| inner.errors.add(message));
+        warnings.into_iter().for_each(|message| inner.warnings.add(message));
+    }
+
     /// The results file.
     pub fn results(&self) -> Results {
         let inner = self.lock();
         Results { errors: inner.errors.told(), warnings: inner.warnings.told() }
+    }
+
+    /// Adds itself to results that were written before. What is in them already is not said twice,
+    /// since the same may have been tried before.
+    pub fn add_to(&self, results: &mut Results) {
+        let more = self.results();
+        results.errors.merge(more.errors);
+        results.warnings.merge(more.warnings);
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -86,22 +120,32 @@ impl Report {
     }
 }
 
+impl Message {
+    fn new(about: About<'_>, text: String) -> Self {
+        let item = match about {
+            About::Run => None,
+            About::Item(id) => Some(id.clone()),
+        };
+        Self { item, text }
+    }
+}
+
 impl Counted {
-    fn add(&mut self, about: About<'_>, message: String) {
+    fn add(&mut self, message: Message) {
         self.count += 1;
-        if self.count > KEPT {
-            return;
-        }
-        match about {
-            About::Run => self.messages.velero.push(message),
-            About::Item(id) => {
-                self.messages.add(&id.namespace, format!("{}: {message}", Short(id)));
-            }
+        if self.count <= KEPT {
+            self.kept.push(message);
         }
     }
 
     fn told(&self) -> Messages {
-        let mut messages = self.messages.clone();
+        let mut messages = Messages::default();
+        for Message { item, text } in &self.kept {
+            match item {
+                None => messages.velero.push(text.clone()),
+                Some(id) => messages.add(&id.namespace, format!("{}: {text}", Short(id))),
+            }
+        }
         if self.count > KEPT {
             let more = self.count - KEPT;
             messages.velero.push(format!("and {more} more, which are in the log"));
@@ -145,6 +189,17 @@ mod tests {
         assert_eq!(results.errors.namespaces["web"], ["pods/p: the hook failed"]);
         assert_eq!(results.errors.cluster, ["pods/p: it is gone"]);
         assert_eq!(results.warnings.velero, ["a group does not answer"]);
+    }
+
+    #[test]
+    fn what_was_told_elsewhere_counts_as_if_it_were_told_here() {
+        let (part, whole) = (Report::default(), Report::default());
+        part.error(&pod("web"), "the hook failed");
+        part.warning(About::Run, "slow");
+        let (errors, warnings) = part.messages();
+        whole.take_over(errors, warnings);
+        assert_eq!(whole.results(), part.results());
+        assert_eq!((whole.errors(), whole.warnings()), (1, 1));
     }
 
     #[test]

@@ -27,6 +27,7 @@ pub mod hook;
 mod item;
 pub mod modifier;
 mod namespace;
+mod note;
 mod once;
 pub mod order;
 pub mod outcome;
@@ -45,7 +46,7 @@ use std::time::Duration;
 
 use bowline_plugin::{ResourceIdentifier, RestoreItemAction};
 use bowline_store::BackupStore;
-use bowline_store::file::{ResourceList, RestoreOperation};
+use bowline_store::file::ResourceList;
 use jiff::Timestamp;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -54,6 +55,8 @@ use tracing::Instrument as _;
 
 use crate::action::Named;
 use crate::cluster::{Cluster, Discovery};
+use crate::journal::{Journal, Recovered};
+use crate::operation::Operation;
 use crate::report::{About, Report};
 use crate::resource::{GroupResource, Resources};
 use crate::selection::{self, Action};
@@ -61,6 +64,7 @@ use download::{DownloadError, Volumes};
 use filter::Filter;
 use item::{Visitor, Why};
 use namespace::Namespaces;
+use note::Notes;
 use once::Once;
 use order::{Priorities, Stage, Step};
 use outcome::Outcomes;
@@ -83,8 +87,14 @@ pub struct Run {
     pub options: Options,
     /// How far it is, for whoever wants to know.
     pub progress: Arc<Progress>,
-    /// Ends it early.
+    /// Where it notes what must not be forgotten.
+    pub journal: Arc<dyn Journal>,
+    /// What an earlier process has noted there.
+    pub recovered: Recovered,
+    /// Ends it early, so that another process can take it up.
     pub stop: CancellationToken,
+    /// Ends it for good.
+    pub cancel: CancellationToken,
 }
 
 /// How much a restore does at a time, and for how long it waits.
@@ -146,7 +156,7 @@ pub struct Restored {
     /// How many items that are.
     pub items: usize,
     /// Operations that actions began.
-    pub operations: Vec<RestoreOperation>,
+    pub operations: Vec<Operation>,
     /// How many hooks were run, and how many of them failed.
     pub hooks: (u64, u64),
 }
@@ -163,9 +173,12 @@ pub enum Fatal {
     /// The hooks cannot be used.
     #[error("invalid hooks: {}", .0.join("; "))]
     Hooks(Vec<String>),
-    /// It was told to stop.
+    /// It was told to stop. Another process can take it up.
     #[error("stopped before it was done")]
     Stopped,
+    /// It was cancelled.
+    #[error("canceled before all items were restored")]
+    Canceled,
 }
 
 impl Fatal {
@@ -196,19 +209,30 @@ struct Context {
     pace: Pace,
     namespaces: Namespaces,
     outcomes: Outcomes,
-    operations: Mutex<Vec<RestoreOperation>>,
+    operations: Mutex<Vec<Operation>>,
+    /// None in a dry run.
+    notes: Option<Notes>,
     hooks: hook::Watch,
     report: Arc<Report>,
     progress: Arc<Progress>,
     options: Options,
-    /// When this attempt started.
-    started: Timestamp,
     /// When the restore first started, maybe in another process.
     began: Timestamp,
     stop: CancellationToken,
+    cancel: CancellationToken,
 }
 
 impl Context {
+    /// Whether nothing new is to be begun.
+    fn has_stopped(&self) -> bool {
+        self.stop.is_cancelled() || self.cancel.is_cancelled()
+    }
+
+    /// Notes an operation.
+    fn begun(&self, operation: Operation) {
+        self.operations.lock().unwrap_or_else(PoisonError::into_inner).push(operation);
+    }
+
     fn world(&self) -> Arc<World> {
         Arc::clone(&self.world.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -234,7 +258,8 @@ pub async fn run(run: Run, now: Timestamp) -> Restored {
 
 /// Fetches and asks for whatever the stages need.
 async fn prepare(run: Run, report: Arc<Report>, now: Timestamp) -> Result<Context, Fatal> {
-    let Run { request, cluster, store, actions, options, progress, stop } = run;
+    let Run { request, cluster, store, actions, options, progress, journal, stop, cancel, .. } =
+        run;
     let contents = download::contents(&store, &request.backup_name, &options.scratch).await?;
     let volumes = download::volumes(&store, &request.backup_name).await?;
     let world = discover(&*cluster, &request, &report).await?;
@@ -242,8 +267,10 @@ async fn prepare(run: Run, report: Arc<Report>, now: Timestamp) -> Result<Contex
     let built_in = action::restore_item_actions(&cluster, resources, namespace, &request.restore);
     let actions = built_in.into_iter().chain(actions).collect();
     let visitor = Arc::new(item::Restorer);
+    let notes = Some(Notes::new(journal, store, &request, &run.recovered));
     let parts = Parts {
         visitor,
+        notes,
         request,
         cluster,
         contents,
@@ -253,8 +280,11 @@ async fn prepare(run: Run, report: Arc<Report>, now: Timestamp) -> Result<Contex
         options,
         progress,
         stop,
+        cancel,
     };
-    assemble(parts, report, now).await
+    let context = assemble(parts, report, now).await?;
+    note::replay(&context, &run.recovered);
+    Ok(context)
 }
 
 /// What differs between a restore and its dry run.
@@ -268,7 +298,9 @@ struct Parts {
     actions: Vec<Named<dyn RestoreItemAction>>,
     options: Options,
     progress: Arc<Progress>,
+    notes: Option<Notes>,
     stop: CancellationToken,
+    cancel: CancellationToken,
 }
 
 /// Compiles whatever the stages need, and tells what is wrong with it.
@@ -298,13 +330,14 @@ async fn assemble(parts: Parts, report: Arc<Report>, now: Timestamp) -> Result<C
         namespaces: Namespaces::default(),
         outcomes: Outcomes::default(),
         operations: Mutex::default(),
+        notes: parts.notes,
         hooks,
         report,
         progress: parts.progress,
         options,
-        started: now,
         began,
         stop: parts.stop,
+        cancel: parts.cancel,
     })
 }
 
@@ -342,6 +375,9 @@ async fn visit_all(context: &Arc<Context>) -> Result<(), Fatal> {
     for (stage, items) in planned {
         tracing::debug!(?stage, items = items.len(), "next step");
         visit_step(context, items).await;
+        if context.cancel.is_cancelled() {
+            return Err(Fatal::Canceled);
+        }
         if context.stop.is_cancelled() {
             return Err(Fatal::Stopped);
         }
@@ -380,7 +416,7 @@ async fn visit_step(context: &Arc<Context>, items: Vec<ResourceIdentifier>) {
     let mut tasks = JoinSet::new();
     for id in items {
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { break };
-        if context.stop.is_cancelled() {
+        if context.has_stopped() {
             break;
         }
         let (shared, world) = (Arc::clone(context), Arc::clone(&world));

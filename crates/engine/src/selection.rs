@@ -16,6 +16,8 @@ use crate::selector::{InvalidSelector, Selector};
 pub(crate) struct Action<T: ?Sized> {
     pub(crate) name: Name,
     pub(crate) plugin: Arc<T>,
+    /// Whether it may begin operations.
+    pub(crate) begins_operations: bool,
     selection: Selection,
 }
 
@@ -38,22 +40,20 @@ pub(crate) async fn ask<T: ?Sized>(
     report: &Report,
 ) -> Vec<Action<T>> {
     let selectors = join_all(named.iter().map(|named| applies_to(&named.plugin))).await;
-    let asked = named.into_iter().zip(selectors);
-    let asked = asked.map(|(Named { name, plugin }, selector)| (name, plugin, selector)).collect();
-    select(asked, resources, report)
+    select(named.into_iter().zip(selectors).collect(), resources, report)
 }
 
 fn select<T: ?Sized>(
-    asked: Vec<(Name, Arc<T>, bowline_plugin::Result<ResourceSelector>)>,
+    asked: Vec<(Named<T>, bowline_plugin::Result<ResourceSelector>)>,
     resources: &Resources,
     report: &Report,
 ) -> Vec<Action<T>> {
     let mut actions = Vec::new();
-    for (name, plugin, selector) in asked {
+    for (Named { name, plugin, begins_operations }, selector) in asked {
         let why_not = match selector {
             Ok(selector) => match Selection::new(&selector, resources) {
                 Ok(selection) => {
-                    actions.push(Action { name, plugin, selection });
+                    actions.push(Action { name, plugin, begins_operations, selection });
                     continue;
                 }
                 Err(error) => error.to_string(),
@@ -189,11 +189,8 @@ mod tests {
     #[test]
     fn an_action_that_cannot_say_what_it_selects_is_told_and_left_out() {
         let report = Report::default();
-        let asked = vec![(
-            "example.io/a".parse().unwrap(),
-            Arc::new(()),
-            Err(bowline_plugin::Error::unknown("it died")),
-        )];
+        let named = Named::new("example.io/a".parse().unwrap(), Arc::new(()));
+        let asked = vec![(named, Err(bowline_plugin::Error::unknown("it died")))];
         assert!(select(asked, &Resources::default(), &report).is_empty());
         let errors = report.results().errors.velero;
         assert!(errors[0].contains("example.io/a") && errors[0].contains("it died"), "{errors:?}");

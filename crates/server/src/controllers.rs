@@ -10,6 +10,9 @@ pub mod backup_sync;
 pub mod download_request;
 mod look;
 mod lookup;
+mod operations;
 mod period;
 pub mod restore;
 mod run;
+
+pub(crate) use operations::CANCELED_PREFIX;

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use bowline_engine::restore::order::Priorities;
 
-use crate::log;
+use crate::{lease, log, metrics};
 
 /// What a server is told. The defaults are those of `bowline server`, which are Velero's where it
-/// has the same flag and nothing speaks against them.
+/// has the same flag and nothing speaks against them. One differs: metrics are not served, so that
+/// several servers fit into a process.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The namespace whose resources are worked on.
@@ -26,6 +27,13 @@ pub struct Options {
     pub download_address: SocketAddr,
     /// The address under which clients reach that, if it is another: `https://host/path`.
     pub download_url: Option<String>,
+    /// Where metrics and health checks are served, if they are.
+    pub metrics_address: metrics::Address,
+    /// What the server is called among those that may work in its namespace. One that is started
+    /// again under the same name goes on at once; two must not have the same.
+    pub identity: String,
+    /// How long the lease lasts by which one server at a time works.
+    pub lease: lease::Terms,
     /// Where private files may lie while the server runs.
     pub scratch_dir: PathBuf,
     /// How many backups run at a time.
@@ -40,6 +48,8 @@ pub struct Options {
     pub default_backup_storage_location: String,
     /// How long an operation of a plugin may take if the backup or restore does not say.
     pub default_item_operation_timeout: Duration,
+    /// The longest pause between two looks at an operation.
+    pub item_operation_sync_frequency: Duration,
     /// Whether pod volumes are copied file by file if the backup does not say.
     pub default_volumes_to_fs_backup: bool,
     /// Whether the data of snapshots is moved into the location if the backup does not say.
@@ -74,6 +84,9 @@ impl Default for Options {
             filesystem_root: None,
             download_address: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             download_url: None,
+            metrics_address: metrics::Address::Off,
+            identity: identity(),
+            lease: lease::Terms::default(),
             scratch_dir: std::env::temp_dir(),
             concurrent_backups: 4,
             item_block_worker_count: 4,
@@ -81,6 +94,7 @@ impl Default for Options {
             default_backup_ttl: Duration::from_hours(720),
             default_backup_storage_location: "default".to_owned(),
             default_item_operation_timeout: Duration::from_hours(4),
+            item_operation_sync_frequency: Duration::from_secs(10),
             default_volumes_to_fs_backup: false,
             default_snapshot_move_data: false,
             default_volume_snapshot_locations: BTreeMap::new(),
@@ -94,4 +108,11 @@ impl Default for Options {
             log: log::Options::default(),
         }
     }
+}
+
+/// The name of the machine, which for a pod is that of the pod.
+fn identity() -> String {
+    let read = std::fs::read_to_string("/proc/sys/kernel/hostname");
+    let name = read.map(|name| name.trim().to_owned()).unwrap_or_default();
+    if name.is_empty() { "bowline".to_owned() } else { name }
 }

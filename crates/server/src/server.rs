@@ -5,18 +5,23 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_engine::operation::Rate;
 use bowline_plugin_host::Host;
 use bowline_store::backend::{BuiltIn, filesystem, s3};
 use bowline_store::download::SigningKey;
 use kube::core::NamespaceResourceScope;
 use kube::{Api, Client, Resource};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::controllers::{
     backup, backup_queue, backup_storage_location, backup_sync, download_request, restore,
 };
 use crate::crew::Crew;
+use crate::events::Events;
+use crate::lease::{self, Guard};
 use crate::locations::Locations;
+use crate::metrics::{self, Metrics, Readiness};
 use crate::runs::Runs;
 use crate::{Options, check, download, watch};
 
@@ -26,9 +31,12 @@ use crate::{Options, check, download, watch};
 /// says more; with the limits below, 60 are enough.
 const CONTROLLERS_LIMIT: Duration = Duration::from_secs(45);
 /// How long downloads under way may take after that.
-const DOWNLOADS_LIMIT: Duration = Duration::from_secs(5);
+const SERVING_LIMIT: Duration = Duration::from_secs(5);
 /// How long plugin processes may take after that.
 const PLUGINS_LIMIT: Duration = Duration::from_secs(5);
+
+/// How many restores are in progress at a time.
+const RESTORES: usize = 4;
 
 /// What every controller works with.
 pub struct Context {
@@ -42,6 +50,14 @@ pub struct Context {
     pub host: Arc<Host>,
     /// Cancelled when the server is to end: begin nothing new, end what is under way soon.
     pub stop: CancellationToken,
+    /// What is counted and measured.
+    pub metrics: Arc<Metrics>,
+    /// Where milestones of runs are told.
+    pub(crate) events: Events,
+    /// How often one plugin is asked about its operations.
+    pub(crate) poll_rate: Rate,
+    /// Places for restores that are in progress.
+    pub(crate) restores: Semaphore,
     /// What this process runs.
     pub(crate) runs: Arc<Runs>,
 }
@@ -87,6 +103,19 @@ pub enum Error {
     /// Downloads cannot be served.
     #[error(transparent)]
     Download(#[from] download::Error),
+    /// Metrics cannot be served.
+    #[error(transparent)]
+    Metrics(#[from] metrics::Error),
+    /// The lease cannot be had.
+    #[error(transparent)]
+    Lease(#[from] lease::Error),
+    /// Another server may work now.
+    #[error(
+        "the lease `{}` was lost, because it could not be renewed in time or another server has it; \
+         everything was stopped at once, and goes on with the next server",
+        lease::NAME
+    )]
+    LeaseLost,
     /// A watch ended.
     #[error(transparent)]
     Watch(#[from] watch::Ended),
@@ -125,23 +154,27 @@ pub async fn run(
         server = Server::start(client, options) => server?,
         () = &mut until => return Ok(()),
     };
-    server.run(until).await
+    // Boxed, since it is large and there is one of it.
+    Box::pin(server.run(until)).await
 }
 
 /// A server with everything under way.
 struct Server {
     context: Arc<Context>,
+    guard: Guard,
+    readiness: Readiness,
     controllers: Crew,
-    downloads: Crew,
-    stop_downloads: CancellationToken,
+    /// What serves downloads and metrics.
+    serving: Crew,
+    stop_serving: CancellationToken,
 }
 
 impl Server {
     async fn start(client: Client, options: Options) -> Result<Self, Error> {
         check::namespace(&client, &options.namespace).await?;
         check::definitions(&client).await?;
-        let stop_downloads = CancellationToken::new();
-        let mut downloads = Crew::default();
+        let stop_serving = CancellationToken::new();
+        let mut serving = Crew::default();
         let filesystem = match &options.filesystem_root {
             None => None,
             Some(root) => {
@@ -149,8 +182,8 @@ impl Server {
                 let server =
                     download::Server::bind(&options.download_address, root.clone(), key).await?;
                 let files = server.options(options.download_url.as_deref())?;
-                downloads.start("downloads", {
-                    let stop = stop_downloads.clone();
+                serving.start("downloads", {
+                    let stop = stop_serving.clone();
                     async move {
                         server.run(stop).await;
                         Ok(())
@@ -160,6 +193,17 @@ impl Server {
             }
         };
         let context = Arc::new(Self::context(client, options, filesystem).await?);
+        let readiness = Readiness::default();
+        let address = context.options.metrics_address;
+        let metrics = Arc::clone(&context.metrics);
+        if let Some(metrics) = metrics::Server::bind(address, metrics, readiness.clone()).await? {
+            let stop = stop_serving.clone();
+            serving.start("metrics", async move {
+                metrics.run(stop).await;
+                Ok(())
+            });
+        }
+        let guard = Self::acquire(&context).await?;
         let mut controllers = Crew::default();
         let work = |context: &Arc<Context>| Arc::clone(context);
         controllers.start("backup-queue", backup_queue::run(work(&context)));
@@ -168,7 +212,15 @@ impl Server {
         controllers.start("backup-storage-location", backup_storage_location::run(work(&context)));
         controllers.start("backup-sync", backup_sync::run(work(&context)));
         controllers.start("download-request", download_request::run(work(&context)));
-        Ok(Self { context, controllers, downloads, stop_downloads })
+        Ok(Self { context, guard, readiness, controllers, serving, stop_serving })
+    }
+
+    /// Waits until no other server works in the namespace.
+    async fn acquire(context: &Context) -> Result<Guard, Error> {
+        let Options { namespace, identity, lease, .. } = &context.options;
+        let client = context.client.clone();
+        let guard = Guard::acquire(client, namespace, identity, *lease, &context.stop).await?;
+        guard.ok_or(Error::LeaseLost)
     }
 
     async fn context(
@@ -200,39 +252,63 @@ impl Server {
             &options.scratch_dir,
         )
         .map_err(unusable)?;
-        let (stop, runs) = (CancellationToken::new(), Arc::default());
-        Ok(Context { client, options, locations, host, stop, runs })
+        let (stop, poll_rate, runs, metrics) = Default::default();
+        let restores = Semaphore::new(RESTORES);
+        let events = Events::new(client.clone());
+        Ok(Context {
+            client,
+            options,
+            locations,
+            host,
+            stop,
+            metrics,
+            events,
+            poll_rate,
+            restores,
+            runs,
+        })
     }
 
     async fn run(mut self, until: impl Future<Output = ()>) -> Result<(), Error> {
         tracing::info!(namespace = self.context.options.namespace, "the server is up");
+        self.readiness.set(true);
+        let lost = self.guard.lost().clone();
         let outcome = tokio::select! {
             () = until => Ok(()),
             error = self.controllers.first_end() => Err(error),
-            error = self.downloads.first_end() => Err(error),
+            error = self.serving.first_end() => Err(error),
+            () = lost.cancelled() => Err(Error::LeaseLost),
         };
+        self.readiness.set(false);
         tracing::info!("the server ends");
-        self.end().await;
-        outcome
+        tokio::select! {
+            guard = self.end() => {
+                guard.release().await;
+                outcome
+            }
+            // Nothing may be done any more. What is dropped here ends all tasks and kills all plugins.
+            () = lost.cancelled() => Err(Error::LeaseLost),
+        }
     }
 
     /// Controllers first, since they use the rest; plugin processes last.
-    async fn end(self) {
+    async fn end(self) -> Guard {
         self.context.stop.cancel();
         let runs = Arc::clone(&self.context.runs);
         self.controllers.end(CONTROLLERS_LIMIT, move || runs.names()).await;
-        self.stop_downloads.cancel();
-        self.downloads.end(DOWNLOADS_LIMIT, Vec::new).await;
+        self.stop_serving.cancel();
+        self.serving.end(SERVING_LIMIT, Vec::new).await;
         let host = Arc::clone(&self.context.host);
         // It holds the host, and handles to its processes.
         drop(self.context);
         let Some(host) = Arc::into_inner(host) else {
             tracing::warn!("plugins are still in use, so their processes are killed");
-            return;
+            return self.guard;
         };
         if tokio::time::timeout(PLUGINS_LIMIT, host.shut_down()).await.is_err() {
             tracing::warn!("plugins did not end in time, so their processes are killed");
         }
+        self.guard
     }
 }
 

@@ -59,6 +59,9 @@ pub struct Listing {
     pub strange: Vec<String>,
 }
 
+/// The longest log that is read back, compressed.
+const LOG_LIMIT: u64 = 64 << 20;
+
 impl BackupStore {
     /// The part of a bucket that begins with a prefix.
     pub fn new(backend: Arc<dyn Backend>, bucket: impl Into<String>, prefix: &Prefix) -> Self {
@@ -138,6 +141,16 @@ impl BackupStore {
     /// Writes the log of a backup, which comes compressed.
     pub async fn put_log(&self, backup: &BackupName, log: ByteStream) -> Result<()> {
         self.put_stream(&Key::Backup(backup.clone(), BackupFile::Log), log).await
+    }
+
+    /// The log of a backup, compressed; none if there is none.
+    pub async fn log(&self, backup: &BackupName) -> Result<Option<Bytes>> {
+        self.get_whole(&Key::Backup(backup.clone(), BackupFile::Log), LOG_LIMIT).await
+    }
+
+    /// The log of a restore, compressed; none if there is none.
+    pub async fn restore_log(&self, restore: &RestoreName) -> Result<Option<Bytes>> {
+        self.get_whole(&Key::Restore(restore.clone(), RestoreFile::Log), LOG_LIMIT).await
     }
 
     /// Writes the archive of a backup, which comes compressed.

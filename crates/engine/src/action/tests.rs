@@ -105,10 +105,10 @@ fn subject(kind: &str, namespace: &str, name: &str) -> Value {
 async fn all_actions_are_there_in_veleros_order_and_say_what_they_want() {
     let bench = Bench::new(Fake::usual());
     let mut found = Vec::new();
-    for Named { name, plugin } in &bench.backup_item {
+    for Named { name, plugin, .. } in &bench.backup_item {
         found.push((name.to_string(), plugin.applies_to().await.unwrap().included_resources));
     }
-    for Named { name, plugin } in bench.item_block.clone() {
+    for Named { name, plugin, .. } in bench.item_block.clone() {
         found.push((name.to_string(), plugin.applies_to().await.unwrap().included_resources));
     }
     let expected = [

@@ -83,7 +83,7 @@ impl Entry {
 }
 
 /// Both paths of an item that is in the preferred version, as all that we read are.
-fn paths(resource: &Resource, namespace: &str, name: &str) -> [String; 2] {
+pub(super) fn paths(resource: &Resource, namespace: &str, name: &str) -> [String; 2] {
     let rest = match namespace {
         "" => format!("cluster/{name}.json"),
         namespace => format!("namespaces/{namespace}/{name}.json"),
@@ -131,8 +131,7 @@ fn write(
     writer: pipe::Writer,
     now: Timestamp,
 ) -> io::Result<Sealed> {
-    let counted = Counted { writer, bytes: 0 };
-    let mut tar = tar::Builder::new(GzEncoder::new(counted, LEVEL));
+    let mut tar = builder(Counted { writer, bytes: 0 });
     let seconds = u64::try_from(now.as_second()).unwrap_or_default();
     append(&mut tar, "metadata/version", format!("{FORMAT_VERSION}\n").as_bytes(), seconds)?;
     let mut items = 0;
@@ -150,14 +149,31 @@ fn write(
     Ok(Sealed { items, bytes: counted.bytes })
 }
 
-fn append(
+/// An archive that is written to something.
+pub(super) fn builder<W: io::Write>(into: W) -> tar::Builder<GzEncoder<W>> {
+    tar::Builder::new(GzEncoder::new(into, LEVEL))
+}
+
+/// Appends a file to an archive.
+pub(super) fn append(
     tar: &mut tar::Builder<impl io::Write>,
     path: &str,
     content: &[u8],
     seconds: u64,
 ) -> io::Result<()> {
+    append_from(tar, path, content.len() as u64, content, seconds)
+}
+
+/// Appends a file of a known size that is read from somewhere.
+pub(super) fn append_from(
+    tar: &mut tar::Builder<impl io::Write>,
+    path: &str,
+    size: u64,
+    content: impl io::Read,
+    seconds: u64,
+) -> io::Result<()> {
     let mut header = tar::Header::new_ustar();
-    header.set_size(content.len() as u64);
+    header.set_size(size);
     header.set_mode(MODE);
     header.set_mtime(seconds);
     tar.append_data(&mut header, path, content)

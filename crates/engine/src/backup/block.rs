@@ -6,25 +6,32 @@
 //! 1. the pre-hooks of its pods,
 //! 2. its items and what actions add to them: this is where plugins take snapshots,
 //! 3. the post-hooks of every pod whose pre-hooks were started, whatever else happened,
-//! 4. only then the archive, so that no application waits for an upload.
+//! 4. only then the journal and the archive, so that no application waits for an upload.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
+use bowline_api::Backup;
 use bowline_plugin::{Class, ResourceIdentifier};
 use futures::FutureExt as _;
+use serde::Deserialize;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tracing::Instrument as _;
 
 use super::archive::Archive;
 use super::collect::{self, Held};
-use super::hook::{self, Plan};
+use super::discover;
+use super::hook::{self, Hooks, Plan, Tally};
 use super::item::{self, How, Sink};
+use super::note;
 use super::{Context, filter::Verdict};
+use crate::cluster::Cluster;
 use crate::item::Object;
-use crate::report::About;
+use crate::journal::{self, Journal, Record, Recovered};
+use crate::point::{self, Point, Verdict as Passing};
+use crate::report::{About, Report};
 use crate::resource::Resource;
 
 /// How many items a block may have. More would have to be held in memory.
@@ -57,34 +64,52 @@ pub(super) async fn process(context: &Arc<Context>, held: Vec<Held>, archive: &A
 struct Builder<'a> {
     context: &'a Context,
     held: Vec<Option<Held>>,
-    places: HashMap<ResourceIdentifier, usize>,
+    /// Where an item is among them, by its key.
+    places: HashMap<u128, usize>,
     /// What was asked for although it was not collected. It is in a block now, or will never be.
     fetched: HashSet<ResourceIdentifier>,
-    /// What the next blocks start with, in order.
+    /// What the first blocks start with, in order; the others start with every item that is left.
     seeds: VecDeque<Vec<usize>>,
+    next: usize,
 }
 
 impl<'a> Builder<'a> {
     fn new(context: &'a Context, held: Vec<Held>) -> Self {
-        // A page that was asked for twice gives its objects twice.
-        let mut unique = HashSet::new();
-        let mut held: Vec<Held> =
-            held.into_iter().filter(|held| unique.insert(held.id.clone())).collect();
+        let mut held = held;
         // Lists arrive in any order; pods lead, and volumes follow their claims.
         let order: HashMap<_, _> = context.resources.iter().map(|r| &r.id).zip(0..).collect();
         held.sort_by(|one, other| {
             let key = |held: &Held| order.get(&held.resource.id).copied().unwrap_or(usize::MAX);
-            key(one).cmp(&key(other)).then_with(|| one.id.cmp(&other.id))
+            key(one)
+                .cmp(&key(other))
+                .then_with(|| (&one.namespace, &one.name).cmp(&(&other.namespace, &other.name)))
         });
-        let places: HashMap<_, _> =
-            held.iter().enumerate().map(|(place, held)| (held.id.clone(), place)).collect();
-        let seeds = seeds(context, &held, &places);
+        // A page that was asked for twice gives its objects twice.
+        held.dedup_by(|one, other| {
+            (&one.resource.id, &one.namespace, &one.name)
+                == (&other.resource.id, &other.namespace, &other.name)
+        });
+        let places: HashMap<_, _> = held
+            .iter()
+            .enumerate()
+            .map(|(place, held)| (context.seen.key(&held.id()), place))
+            .collect();
+        let seeds = seeds(context, &held);
         let held = held.into_iter().map(Some).collect();
-        Self { context, held, places, fetched: HashSet::new(), seeds }
+        Self { context, held, places, fetched: HashSet::new(), seeds, next: 0 }
+    }
+
+    /// What the next block starts with.
+    fn next_seed(&mut self) -> Option<Vec<usize>> {
+        self.seeds.pop_front().or_else(|| {
+            let place = self.next;
+            self.next += 1;
+            (place < self.held.len()).then(|| vec![place])
+        })
     }
 
     async fn next_block(&mut self) -> Option<Vec<Object>> {
-        while let Some(seed) = self.seeds.pop_front() {
+        while let Some(seed) = self.next_seed() {
             if self.context.has_stopped() {
                 return None;
             }
@@ -105,7 +130,7 @@ impl<'a> Builder<'a> {
             for id in related(self.context, &object).await {
                 // Actions spell it as they like.
                 let Some((resource, id)) = self.context.resolve(&id) else { continue };
-                let found = match self.places.get(&id) {
+                let found = match self.places.get(&self.context.seen.key(&id)) {
                     Some(&place) => self.take(place),
                     None if self.fetched.insert(id.clone()) => {
                         fetch(self.context, &object, &resource, &id).await
@@ -133,27 +158,24 @@ impl<'a> Builder<'a> {
     /// Reads a held item back; none if another block has it.
     fn take(&mut self, place: usize) -> Option<Object> {
         let held = self.held.get_mut(place)?.take()?;
-        let id = held.id.clone();
+        let id = held.id();
         let read = held.read(&self.context.spool);
         read.map_err(|error| collect::tell_lost(self.context, &id, &error)).ok()
     }
 }
 
-/// What blocks start with: first the user's orders, one block for each resource, then every item.
-fn seeds(
-    context: &Context,
-    held: &[Held],
-    places: &HashMap<ResourceIdentifier, usize>,
-) -> VecDeque<Vec<usize>> {
+/// The user's orders, one block for each resource.
+fn seeds(context: &Context, held: &[Held]) -> VecDeque<Vec<usize>> {
     let mut seeds = VecDeque::new();
     for (resource, names) in &context.request.ordered {
         let mut seed = Vec::new();
         for name in names {
-            let found = held.iter().find(|held| {
-                held.id.resource == *resource && *name == collect::name_in_order(&held.id)
+            let found = held.iter().position(|held| {
+                held.resource.id.resource == *resource
+                    && *name == collect::name_in_order(&held.id())
             });
             match found {
-                Some(held) => seed.extend(places.get(&held.id)),
+                Some(place) => seed.push(place),
                 None => context.report.warning(
                     About::Run,
                     format!("{resource} {name} is in `orderedResources` but was not found"),
@@ -162,7 +184,6 @@ fn seeds(
         }
         seeds.push_back(seed);
     }
-    seeds.extend((0..held.len()).map(|place| vec![place]));
     seeds
 }
 
@@ -216,59 +237,131 @@ async fn fetch(
 /// Backs up a block.
 async fn back_up(context: &Context, block: Vec<Object>, archive: &Archive) {
     let (plans, unreadable) = plans(context, &block);
+    let intents = note::intents(context, block.iter().filter(|object| is_new(context, object)));
     let ids: Vec<ResourceIdentifier> = block.iter().map(Object::id).collect();
-    let sink = if plans.is_empty() { Sink::archive(archive) } else { Sink::aside() };
-    let sink = sink.of_block(block);
-    for pod in &unreadable {
-        leave_out(context, &sink, pod);
+    if plans.is_empty() && intents.is_empty() {
+        let sink = Sink::archive(archive).of_block(block);
+        unreadable.iter().for_each(|pod| leave_out(context, &sink, pod));
+        visit_all(context, &ids, &sink, &mut None).await;
+        return;
     }
+    let pods = plans.iter().map(|(pod, _)| freezable(pod)).collect();
+    let noted = match note::begin(context, pods, intents).await {
+        Ok(noted) => noted,
+        // Nothing has happened yet, and nothing may.
+        Err(error) => {
+            for id in ids {
+                if context.seen.claim(&id) {
+                    context.report.error(&id, format!("it is not backed up: {error}"));
+                }
+            }
+            return;
+        }
+    };
+    let sink = Sink::noted(noted).of_block(block);
+    unreadable.iter().for_each(|pod| leave_out(context, &sink, pod));
+    let is_whole = take(context, &plans, &ids, &sink).await;
+    if let Some(noted) = sink.into_noted() {
+        note::end(context, noted, is_whole, archive).await;
+    }
+}
+
+/// Freezes, takes and thaws a block. Returns whether all of it was taken: one that was not begun in
+/// earnest when the server ends is left to the next.
+async fn take(
+    context: &Context,
+    plans: &[(Object, Plan)],
+    ids: &[ResourceIdentifier],
+    sink: &Sink<'_>,
+) -> bool {
+    let (report, tally) = (sink.report(context), sink.tally(context));
+    let cluster = &*context.cluster;
     let mut to_thaw = Vec::new();
     let mut visited = None;
     let window = async {
-        for (pod, plan) in &plans {
+        for (pod, plan) in plans {
             if context.has_stopped() {
-                return;
+                return false;
             }
             // Noted before anything can happen to the pod.
             to_thaw.push((pod, plan));
-            let Context { cluster, report, hook_tally, .. } = context;
-            let outcome = hook::run_pre(&**cluster, pod, plan, report, hook_tally).await;
+            point::pass(Point::PreHook);
+            let outcome = hook::run_pre(cluster, pod, plan, report, tally).await;
+            point::pass(Point::Frozen);
             if !outcome.started && !plan.pre.is_empty() {
                 to_thaw.pop();
             }
             if !outcome.may_be_stored {
-                leave_out(context, &sink, &pod.id());
+                leave_out(context, sink, &pod.id());
             }
         }
-        for id in &ids {
-            if context.has_stopped() {
-                return;
-            }
-            // Unless it came in with an item before it.
-            if let Some(object) = sink.take_member(id) {
-                visited = Some(id);
-                item::visit(context, object, How::default(), &sink).await;
-            }
+        if context.has_stopped() {
+            return false;
         }
+        visit_all(context, ids, sink, &mut visited).await;
+        !context.is_over()
     };
     // Whatever happens in it, the pods are thawed.
     let window = AssertUnwindSafe(window).catch_unwind().await;
     for (pod, plan) in to_thaw {
-        thaw(context, pod, plan).await;
+        point::pass(Point::PostHook);
+        thaw(cluster, pod, plan, report, tally).await;
+        point::pass(Point::Thawed);
     }
     if window.is_err() {
         let left = ids.iter().filter(|id| sink.take_member(id).is_some());
         for id in visited.into_iter().chain(left) {
             let text =
                 "the backup of its block broke off at it or before it: a defect; see the log";
-            context.report.error(id, text);
+            report.error(id, text);
         }
     }
-    for entry in sink.into_entries() {
-        if archive.append(entry).await.is_err() {
-            context.stop();
+    window.unwrap_or(true)
+}
+
+/// Visits the items of a block, and says which one it is at.
+async fn visit_all<'a>(
+    context: &Context,
+    ids: &'a [ResourceIdentifier],
+    sink: &Sink<'_>,
+    visited: &mut Option<&'a ResourceIdentifier>,
+) {
+    for id in ids {
+        if context.is_over() {
+            return;
+        }
+        // Unless it came in with an item before it.
+        if let Some(object) = sink.take_member(id) {
+            *visited = Some(id);
+            item::visit(context, object, How::default(), sink).await;
         }
     }
+}
+
+/// Whether an item has not been backed up yet.
+fn is_new(context: &Context, object: &Object) -> bool {
+    !object.is_being_deleted && !context.seen.contains(&object.id())
+}
+
+/// A pod, as it is noted before it is frozen.
+fn freezable(pod: &Object) -> journal::Pod {
+    let (namespace, name) = (pod.namespace.clone(), pod.name.clone());
+    journal::Pod { namespace, name, uid: uid_of(pod) }
+}
+
+/// What tells an object from another of its name.
+fn uid_of(object: &Object) -> String {
+    #[derive(Deserialize)]
+    struct Envelope {
+        metadata: Metadata,
+    }
+    #[derive(Deserialize)]
+    struct Metadata {
+        #[serde(default)]
+        uid: String,
+    }
+    let read = object.item.parse::<Envelope>();
+    read.map(|envelope| envelope.metadata.uid).unwrap_or_default()
 }
 
 /// Sees to it that a pod is not stored with its block, nor by another way.
@@ -278,20 +371,76 @@ fn leave_out(context: &Context, sink: &Sink<'_>, pod: &ResourceIdentifier) {
 }
 
 /// Runs the post-hooks of a pod. If that breaks off, the other pods are thawed all the same.
-async fn thaw(context: &Context, pod: &Object, plan: &Plan) {
-    let Context { cluster, report, hook_tally, .. } = context;
-    let post = hook::run_post(&**cluster, pod, plan, report, hook_tally);
+async fn thaw(cluster: &dyn Cluster, pod: &Object, plan: &Plan, report: &Report, tally: &Tally) {
+    let post = hook::run_post(cluster, pod, plan, report, tally);
     if AssertUnwindSafe(post).catch_unwind().await.is_err() {
         report.error(&pod.id(), "its post-hooks broke off: a defect; see the log");
     }
     let id = pod.id();
-    if let Some(freeze) = hook_tally.take_freeze(&id) {
+    if let Some(freeze) = tally.take_freeze(&id) {
         if let Some(milliseconds) = freeze.milliseconds() {
             tracing::info!(pod = %id, milliseconds, "the pod was frozen");
         } else {
             tracing::info!(pod = %id, "the pod had pre-hooks, and no post-hooks");
         }
     }
+}
+
+/// Thaws pods that may be frozen since the server ended. It needs the cluster, and nothing else: an
+/// application must not stay frozen because a bucket is away. Hooks are derived anew from the pod and
+/// the Backup; a pod that is another by now is left alone.
+pub async fn thaw_left(
+    cluster: &dyn Cluster,
+    backup: &Backup,
+    recovered: &Recovered,
+    journal: &dyn Journal,
+    report: &Report,
+) -> Result<(), ThawError> {
+    if recovered.frozen.is_empty() {
+        return Ok(());
+    }
+    let discovery = cluster.discover().await.map_err(ThawError::Cluster)?;
+    let resources = discover::resources(&discovery);
+    let hooks = Hooks::new(&backup.spec.hooks, &resources).map_err(ThawError::Hooks)?;
+    let pods = resources.core("pods").ok_or(ThawError::NoPods)?;
+    let tally = Tally::default();
+    for (&block, frozen) in &recovered.frozen {
+        for noted in frozen {
+            let found = cluster.get(pods, &noted.namespace, &noted.name).await;
+            let Some(pod) = found.map_err(ThawError::Cluster)? else { continue };
+            if uid_of(&pod) != noted.uid {
+                continue;
+            }
+            match hooks.plan(&pod) {
+                Ok(plan) => {
+                    tracing::info!(pod = %pod.id(), "thawed, since the server ended meanwhile");
+                    thaw(cluster, &pod, &plan, report, &tally).await;
+                }
+                Err(error) => report.error(&pod.id(), format!("it may be left frozen: {error}")),
+            }
+        }
+        if point::verdict(Point::NoteThawed) == Passing::Go {
+            journal.append(&Record::Thawed { block }).await.map_err(ThawError::Journal)?;
+        }
+    }
+    Ok(())
+}
+
+/// Why pods may still be frozen.
+#[derive(Debug, thiserror::Error)]
+pub enum ThawError {
+    /// The API server does not answer, or refuses.
+    #[error("cannot thaw what was frozen when the server ended")]
+    Cluster(#[source] crate::cluster::Error),
+    /// The hooks cannot be read any more.
+    #[error("cannot thaw what was frozen when the server ended: invalid hooks: {}", .0.join("; "))]
+    Hooks(Vec<String>),
+    /// There are no pods here.
+    #[error("cannot thaw what was frozen when the server ended: the cluster serves no pods")]
+    NoPods,
+    /// It cannot be noted.
+    #[error("pods were thawed, but that cannot be noted")]
+    Journal(#[source] journal::Error),
 }
 
 /// The pods of a block that have hooks, and those whose hooks cannot be read: they are told, and like

@@ -23,7 +23,7 @@ use super::{Context, archive::Archive};
 use crate::cluster::{self, Query};
 use crate::item::Object;
 use crate::report::About;
-use crate::resource::Resource;
+use crate::resource::{GroupResource, Resource};
 
 /// How many objects of one list are visited at a time. More than one only helps where actions are
 /// asked.
@@ -52,11 +52,12 @@ pub(super) enum Turn {
     Last,
 }
 
-/// An object that waits on disk for its block.
+/// An object that waits on disk for its block. There may be very many.
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) resource: Arc<Resource>,
-    pub(super) id: ResourceIdentifier,
+    pub(super) namespace: Box<str>,
+    pub(super) name: Box<str>,
     pub(super) place: Place,
     /// Whether it waits for its own block. Otherwise it waits for all of them, as [`Turn::Last`]
     /// does.
@@ -64,6 +65,12 @@ pub(super) struct Held {
 }
 
 impl Held {
+    pub(super) fn id(&self) -> ResourceIdentifier {
+        let GroupResource { group, resource } = self.resource.id.clone();
+        let (namespace, name) = (self.namespace.to_string(), self.name.to_string());
+        ResourceIdentifier { group, resource, namespace, name }
+    }
+
     /// Reads it back.
     pub(super) fn read(self, spool: &Spool) -> std::io::Result<Object> {
         let item = spool.get(self.place)?;
@@ -164,7 +171,7 @@ pub(super) async fn release(context: &Context, held: Vec<Held>, archive: &Archiv
         if context.has_stopped() {
             return;
         }
-        let id = held.id.clone();
+        let id = held.id();
         match held.read(&context.spool) {
             Ok(object) => {
                 let budget = room_for(&context.budget, &object).await;
@@ -289,7 +296,9 @@ async fn receive(
 
 fn hold(spool: &Spool, object: &Object, is_of_block: bool) -> std::io::Result<Held> {
     let place = spool.put(&object.item)?;
-    Ok(Held { resource: Arc::clone(&object.resource), id: object.id(), place, is_of_block })
+    let Object { resource, namespace, name, .. } = object;
+    let (namespace, name) = (namespace.as_str().into(), name.as_str().into());
+    Ok(Held { resource: Arc::clone(resource), namespace, name, place, is_of_block })
 }
 
 /// When a resource is listed.

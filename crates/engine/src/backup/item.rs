@@ -2,6 +2,9 @@
 //!
 //! What an action adds is visited first, depth first, so that it is in the archive before the item
 //! that wants it. A failure is an error on the item, which is then not stored; nothing else stops.
+//!
+//! An item that is shown to an action that may begin an operation is [noted](super::note) before and
+//! after, unless it is in a block that is.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
@@ -11,8 +14,8 @@ use bowline_api::annotation;
 use bowline_plugin::{
     BackupItemAction, BackupOutput, Class, Code, Item, OperationId, ResourceIdentifier,
 };
-use bowline_store::file::{BackupOperation, BackupOperationSpec};
 use futures::future::BoxFuture;
+use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::OwnedSemaphorePermit;
@@ -20,7 +23,13 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::Context;
 use super::archive::{Archive, Entry};
 use super::filter::Verdict;
+use super::hook::Tally;
+use super::note::{self, Noted};
+use super::replace::Fresh;
 use crate::item::Object;
+use crate::operation::{Kind, Operation};
+use crate::point::{self, Point};
+use crate::report::Report;
 use crate::selection::Action;
 
 /// How long a chain of items may be of which each was added by the one before.
@@ -50,8 +59,11 @@ pub(super) struct Sink<'a> {
 enum Way<'a> {
     /// Into the archive at once.
     Archive(&'a Archive),
-    /// Aside, until the post-hooks have run: an application must not wait for an upload.
-    Aside(Mutex<Vec<Entry>>),
+    /// Aside, with all that comes of the block, until that is noted. An application must not wait
+    /// for an upload.
+    Noted(Box<Noted>),
+    /// Aside, to be put in the place of what is in the archive.
+    Fresh(Fresh),
 }
 
 impl<'a> Sink<'a> {
@@ -61,8 +73,21 @@ impl<'a> Sink<'a> {
     }
 
     /// Aside, until somebody asks for it.
-    pub(super) fn aside() -> Self {
-        Self { way: Way::Aside(Mutex::default()), members: Mutex::default() }
+    pub(super) fn noted(noted: Noted) -> Self {
+        Self { way: Way::Noted(Box::new(noted)), members: Mutex::default() }
+    }
+
+    /// Aside, to be put in the place of what is in the archive.
+    pub(super) fn fresh(fresh: Fresh) -> Self {
+        Self { way: Way::Fresh(fresh), members: Mutex::default() }
+    }
+
+    /// What is to be put in the place of what is in the archive.
+    pub(super) fn into_fresh(self) -> Option<Fresh> {
+        match self.way {
+            Way::Fresh(fresh) => Some(fresh),
+            Way::Archive(_) | Way::Noted(_) => None,
+        }
     }
 
     /// The same, for the items of a block.
@@ -77,11 +102,48 @@ impl<'a> Sink<'a> {
         self.members.lock().unwrap_or_else(PoisonError::into_inner).remove(id)
     }
 
-    /// What was put aside.
-    pub(super) fn into_entries(self) -> Vec<Entry> {
+    /// What was put aside, if it was.
+    pub(super) fn into_noted(self) -> Option<Noted> {
         match self.way {
-            Way::Archive(_) => Vec::new(),
-            Way::Aside(entries) => entries.into_inner().unwrap_or_else(PoisonError::into_inner),
+            Way::Archive(_) | Way::Fresh(_) => None,
+            Way::Noted(noted) => Some(*noted),
+        }
+    }
+
+    /// Where to tell what goes wrong.
+    pub(super) fn report<'b>(&'b self, context: &'b Context) -> &'b Report {
+        match &self.way {
+            Way::Archive(_) | Way::Fresh(_) => &context.report,
+            Way::Noted(noted) => &noted.report,
+        }
+    }
+
+    /// Where hooks are counted.
+    pub(super) fn tally<'b>(&'b self, context: &'b Context) -> &'b Tally {
+        match &self.way {
+            Way::Archive(_) | Way::Fresh(_) => &context.hook_tally,
+            Way::Noted(noted) => &noted.tally,
+        }
+    }
+
+    fn visited(&self, id: &ResourceIdentifier) {
+        if let Way::Noted(noted) = &self.way {
+            noted.visited(id);
+        }
+    }
+
+    fn begun(&self, context: &Context, operation: Operation) {
+        match &self.way {
+            Way::Archive(_) => context.begun(operation),
+            Way::Noted(noted) => noted.begun(operation),
+            Way::Fresh(_) => {
+                let text = format!(
+                    "the action {} began the operation {} when the item was stored again; nobody \
+                     waits for it",
+                    operation.plugin, operation.id
+                );
+                context.report.error(&operation.item, text);
+            }
         }
     }
 }
@@ -106,21 +168,38 @@ pub(super) fn visit<'a>(
             tracing::debug!(item = %id, "left out: {reason}");
             return;
         }
-        if context.has_stopped() || !context.seen.claim(&id) {
+        if context.is_over() || !context.seen.claim(&id) {
             return;
         }
-        context.progress.found();
-        if object.resource.is_namespaced {
-            context.namespaces.touch(&object.namespace);
+        match &sink.way {
+            Way::Archive(archive) if context.may_begin_operations(&object) => {
+                note::alone(context, object, how, archive).await;
+            }
+            _ => work(context, object, how, sink).await,
         }
-        note_volumes(context, &object);
-        match act(context, object, &id, &how, sink).await {
-            Acted::Store(object) => store(context, &object, how.budget, sink).await,
-            Acted::Drop => context.seen.release(&id),
-            Acted::Failed => {}
-        }
-        context.progress.done();
     })
+}
+
+/// Backs up an item that was claimed.
+pub(super) async fn work(context: &Context, object: Object, how: How, sink: &Sink<'_>) {
+    let id = object.id();
+    sink.visited(&id);
+    meet(context, &object);
+    match act(context, object, &id, &how, sink).await {
+        Acted::Store(object) => store(context, &object, how.budget, sink).await,
+        Acted::Drop => context.seen.release(&id),
+        Acted::Failed => {}
+    }
+    context.progress.done();
+}
+
+/// Notes what is to be known of every item, whatever becomes of it.
+pub(super) fn meet(context: &Context, object: &Object) {
+    context.progress.found();
+    if object.resource.is_namespaced {
+        context.namespaces.touch(&object.namespace);
+    }
+    note_volumes(context, object);
 }
 
 /// Why an item is not backed up, if it is not.
@@ -156,17 +235,23 @@ async fn store(
     budget: Option<OwnedSemaphorePermit>,
     sink: &Sink<'_>,
 ) {
+    if let Way::Fresh(fresh) = &sink.way {
+        if let Err(error) = fresh.store(object) {
+            let text = format!("it cannot be kept in the scratch folder: {error}");
+            context.report.error(&object.id(), text);
+        }
+        return;
+    }
     context.inventory.add(object);
     let entry = Entry::new(object, budget);
     match &sink.way {
+        Way::Fresh(_) => {}
         Way::Archive(archive) => {
             if archive.append(entry).await.is_err() {
                 context.stop();
             }
         }
-        Way::Aside(entries) => {
-            entries.lock().unwrap_or_else(PoisonError::into_inner).push(entry);
-        }
+        Way::Noted(noted) => noted.store(object, entry),
     }
 }
 
@@ -182,20 +267,26 @@ async fn act(
         if !action.selects(&object) {
             continue;
         }
+        let is_of_plugin = place >= context.built_in_item_actions;
+        if is_of_plugin {
+            point::pass(Point::Execute);
+        }
         let mut executed = action.plugin.execute(&object.item, &context.request.backup).await;
-        if place >= context.built_in_item_actions {
+        if is_of_plugin {
             executed = match executed {
                 Err(error) if is_bystander(&error) => {
-                    execute_again(context, action, &object, id, error).await
+                    execute_again(context, action, &object, id, error, sink).await
                 }
                 executed => executed,
             };
+            point::pass(Point::Executed);
         }
         let BackupOutput { item, additional_items, operation, post_operation_items } =
             match executed {
                 Ok(output) => output,
                 Err(error) => {
-                    context.report.error(id, format!("the action {} failed: {error}", action.name));
+                    let text = format!("the action {} failed: {error}", action.name);
+                    sink.report(context).error(id, text);
                     return Acted::Failed;
                 }
             };
@@ -206,7 +297,7 @@ async fn act(
                 Ok(marks) => marks,
                 Err(error) => {
                     let text = format!("the action {} returned no object: {error}", action.name);
-                    context.report.error(id, text);
+                    sink.report(context).error(id, text);
                     return Acted::Failed;
                 }
             };
@@ -219,13 +310,13 @@ async fn act(
                 Ok(object) => object,
                 Err(error) => {
                     let text = format!("the action {} broke the object: {error}", action.name);
-                    context.report.error(id, text);
+                    sink.report(context).error(id, text);
                     return Acted::Failed;
                 }
             };
         }
         if let Some(operation) = operation {
-            stop_operation(context, action, id, &operation, post_operation_items).await;
+            sink.begun(context, begun(context, action, id, operation, post_operation_items));
         }
         for additional in additional_items {
             visit_additional(context, id, &additional, wants_additional, how.depth, sink).await;
@@ -248,10 +339,11 @@ async fn execute_again(
     object: &Object,
     id: &ResourceIdentifier,
     error: bowline_plugin::Error,
+    sink: &Sink<'_>,
 ) -> bowline_plugin::Result<BackupOutput> {
     tokio::time::sleep(SECOND_TRY_PAUSE).await;
     let _turn = context.second_try.lock().await;
-    if context.has_stopped() {
+    if context.is_over() {
         return Err(error);
     }
     tracing::info!(item = %id, "the action {} is asked again: {error}", action.name);
@@ -262,7 +354,7 @@ async fn execute_again(
              it does, such as an operation that it began, may have been done twice",
             action.name
         );
-        context.report.warning(id, text);
+        sink.report(context).warning(id, text);
     }
     executed
 }
@@ -278,7 +370,7 @@ async fn visit_additional(
 ) {
     let Some((resource, id)) = context.resolve(id) else {
         let text = format!("an action added {id}, which the cluster has no such kind for");
-        context.report.error(parent, text);
+        sink.report(context).error(parent, text);
         return;
     };
     let id = &id;
@@ -287,7 +379,7 @@ async fn visit_additional(
     }
     if depth >= DEEPEST {
         let text = format!("{id} is not backed up: {DEEPEST} items have added one another");
-        context.report.error(parent, text);
+        sink.report(context).error(parent, text);
         return;
     }
     let found = match sink.take_member(id) {
@@ -300,9 +392,12 @@ async fn visit_additional(
             visit(context, object, how, sink).await;
         }
         Ok(None) => {
-            context.report.warning(parent, format!("an action added {id}, which does not exist"));
+            let text = format!("an action added {id}, which does not exist");
+            sink.report(context).warning(parent, text);
         }
-        Err(error) => context.report.error(id, format!("it cannot be read: {error}")),
+        Err(error) => {
+            sink.report(context).error(id, format!("it cannot be read: {error}"));
+        }
     }
 }
 
@@ -341,32 +436,19 @@ fn take_marks(item: Item) -> Result<Marks, bowline_plugin::InvalidItem> {
     Ok(Marks { item, is_skipped, wants_additional })
 }
 
-/// Stops work that an action began behind the backup. Nobody would wait for it, and a backup must
-/// not be called complete while it goes on: so it is an error, which says so.
-async fn stop_operation(
+/// Work that an action has begun behind the backup.
+fn begun(
     context: &Context,
     action: &Action<dyn BackupItemAction>,
     id: &ResourceIdentifier,
-    operation: &OperationId,
+    operation: OperationId,
     post_operation_items: Vec<ResourceIdentifier>,
-) {
-    let cancel = action.plugin.cancel(operation, &context.request.backup);
-    let text = crate::operation::stop(&action.name, operation, cancel).await;
-    context.report.error(id, text.clone());
-    let record = BackupOperation {
-        spec: BackupOperationSpec {
-            backup_name: context.request.name.to_string(),
-            backup_uid: context.request.uid.to_string(),
-            backup_item_action: action.name.to_string(),
-            resource_identifier: id.clone().into(),
-            operation_id: operation.to_string(),
-            post_operation_items: post_operation_items.into_iter().map(Into::into).collect(),
-            ..BackupOperationSpec::default()
-        },
-        status: crate::operation::stopped(text, context.started),
-        ..BackupOperation::default()
-    };
-    context.operations.lock().unwrap_or_else(PoisonError::into_inner).push(record);
+) -> Operation {
+    let timeout = context.request.item_operation_timeout();
+    let (plugin, now) = (action.name.clone(), Timestamp::now());
+    tracing::info!(item = %id, plugin = %plugin, operation = %operation, "an operation was begun");
+    let begun = Operation::begun(Kind::ItemBackup, plugin, id.clone(), operation, now, timeout);
+    Operation { post_operation_items, ..begun }
 }
 
 /// The namespaces that something was found in.

@@ -25,6 +25,7 @@ use super::archive::FORMAT_VERSION;
 use super::filter::{self, Kinds, namespaces};
 use super::hook::Hooks;
 use super::policy::Policies;
+use crate::operation::record::Of;
 use crate::resource::Resources;
 use crate::selector::Selector;
 pub use facts::{ClusterVersion, Defaults, Facts, Lookup};
@@ -76,6 +77,19 @@ pub struct Request {
     pub errors: Vec<String>,
     /// What a user should know, to be reported when the run starts.
     pub warnings: Vec<String>,
+}
+
+impl Request {
+    /// How long its operations may take.
+    pub fn item_operation_timeout(&self) -> std::time::Duration {
+        // A negative one was refused.
+        self.backup.spec.item_operation_timeout.to_std().unwrap_or_default()
+    }
+
+    /// The run, as its operations name it.
+    pub fn of(&self) -> Of<'_> {
+        Of { name: self.name.as_str(), uid: self.uid.as_str() }
+    }
 }
 
 /// Fills in the defaults of a Backup and checks it.

@@ -18,23 +18,24 @@ pub(super) struct Seen {
 impl Seen {
     /// Notes an item; false if it was there.
     pub(super) fn claim(&self, id: &ResourceIdentifier) -> bool {
-        let hash = self.hash(id);
-        self.lock().insert(hash)
+        let key = self.key(id);
+        self.lock().insert(key)
     }
 
     /// Forgets an item.
     pub(super) fn release(&self, id: &ResourceIdentifier) {
-        let hash = self.hash(id);
-        self.lock().remove(&hash);
+        let key = self.key(id);
+        self.lock().remove(&key);
     }
 
     /// Whether an item was met.
     pub(super) fn contains(&self, id: &ResourceIdentifier) -> bool {
-        let hash = self.hash(id);
-        self.lock().contains(&hash)
+        let key = self.key(id);
+        self.lock().contains(&key)
     }
 
-    fn hash(&self, id: &ResourceIdentifier) -> u128 {
+    /// What stands for an item in little room.
+    pub(super) fn key(&self, id: &ResourceIdentifier) -> u128 {
         let [high, low] = [&self.keys.0, &self.keys.1].map(|key| u128::from(key.hash_one(id)));
         high << 64 | low
     }

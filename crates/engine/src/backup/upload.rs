@@ -58,7 +58,7 @@ pub(super) async fn contents(
 }
 
 /// Writes a stream into a file without a name.
-async fn keep(mut archive: ByteStream, scratch: &Path) -> io::Result<File> {
+pub(super) async fn keep(mut archive: ByteStream, scratch: &Path) -> io::Result<File> {
     let mut file = File::from_std(tempfile::tempfile_in(scratch)?);
     while let Some(piece) = archive.next().await {
         file.write_all(&piece?).await?;
@@ -67,9 +67,15 @@ async fn keep(mut archive: ByteStream, scratch: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-async fn read(file: &File) -> io::Result<ByteStream> {
+/// The file from its beginning.
+pub(super) async fn rewound(file: &File) -> io::Result<std::fs::File> {
     let mut file = file.try_clone().await?;
     file.rewind().await?;
+    Ok(file.into_std().await)
+}
+
+async fn read(file: &File) -> io::Result<ByteStream> {
+    let file = File::from_std(rewound(file).await?);
     let pieces = stream::try_unfold(file, async |mut file| {
         let mut piece = BytesMut::with_capacity(PIECE);
         let count = file.read_buf(&mut piece).await?;

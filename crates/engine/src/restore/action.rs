@@ -118,7 +118,7 @@ const SECRET: &str = "velero.io/secret";
 fn named(
     (name, plugin): (&str, Arc<dyn RestoreItemAction>),
 ) -> Option<Named<dyn RestoreItemAction>> {
-    name.parse().ok().map(|name| Named { name, plugin })
+    name.parse().ok().map(|name| Named::new(name, plugin))
 }
 
 /// Shows an item to `change`, which says whether it changed something, and writes it back only then.

@@ -3,7 +3,7 @@
 use bowline_api::hook::HookStatus;
 use bowline_api::restore::RestoreProgress;
 use bowline_api::{Restore, RestorePhase, RestoreStatus};
-use bowline_store::file::RestoreVolumeInfo;
+use bowline_store::file::{RestoreOperation, RestoreVolumeInfo};
 use bowline_store::{BackupStore, Error, RestoreName};
 use bytes::Bytes;
 use futures::stream;
@@ -11,12 +11,16 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::{Fatal, Restored};
+use crate::operation::record::{self, Of};
+use crate::operation::{Counts, Operation};
+use crate::phase::{self, Stage};
 
 /// Writes the files of a restore.
 pub async fn write(
     store: &BackupStore,
     restore: &RestoreName,
     restored: &Restored,
+    run: Of<'_>,
     log: Bytes,
 ) -> Result<(), Error> {
     store.put_restore_log(restore, Box::pin(stream::iter([Ok(log)]))).await?;
@@ -26,28 +30,32 @@ pub async fn write(
     }
     store.put_of_restore(restore, &results).await?;
     store.put_of_restore(restore, &restored.resources).await?;
-    store.put_of_restore(restore, &restored.operations).await?;
+    store.put_of_restore(restore, &records(&restored.operations, run)).await?;
     store.put_of_restore(restore, &Vec::<RestoreVolumeInfo>::new()).await?;
     Ok(())
 }
 
-/// The status of a restore that is over.
-pub fn status(restore: &Restore, restored: &Restored, now: Timestamp) -> RestoreStatus {
-    let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
+/// Operations, as they are kept.
+pub fn records(operations: &[Operation], run: Of<'_>) -> Vec<RestoreOperation> {
+    operations.iter().map(|operation| record::of_restore(operation, run)).collect()
+}
+
+/// The status of a restore whose items are through.
+pub fn status(restore: &Restore, restored: &Restored) -> RestoreStatus {
     let large = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     let fatal = restored.fatal.as_ref();
     let errors = restored.report.errors() + usize::from(fatal.is_some());
     let (attempted, failed) = restored.hooks;
-    RestoreStatus {
-        phase: Some(match (fatal, errors) {
-            (Some(_), _) => RestorePhase::Failed,
-            (None, 0) => RestorePhase::Completed,
-            (None, _) => RestorePhase::PartiallyFailed,
+    let counts = Counts::of(&restored.operations);
+    let stage = phase::after_items(counts.completed + counts.failed < counts.attempted);
+    let mut status = RestoreStatus {
+        phase: Some(match fatal {
+            Some(_) => RestorePhase::Failed,
+            None => phase::of_restore(stage, errors > 0),
         }),
         failure_reason: fatal.map(Fatal::told).unwrap_or_default(),
         errors: count(errors),
         warnings: count(restored.report.warnings()),
-        completion_timestamp: Some(Time(now)),
         progress: Some(RestoreProgress {
             total_items: count(restored.items),
             items_restored: count(restored.items),
@@ -58,8 +66,28 @@ pub fn status(restore: &Restore, restored: &Restored, now: Timestamp) -> Restore
             hooks_failed: large(failed),
             ..HookStatus::default()
         }),
-        restore_item_operations_attempted: count(restored.operations.len()),
-        restore_item_operations_failed: count(restored.operations.len()),
         ..restore.status.clone().unwrap_or_default()
-    }
+    };
+    counted(&mut status, counts);
+    status
+}
+
+/// The counts of operations, for a status.
+pub fn counted(status: &mut RestoreStatus, counts: Counts) {
+    status.restore_item_operations_attempted = count(counts.attempted);
+    status.restore_item_operations_completed = count(counts.completed);
+    status.restore_item_operations_failed = count(counts.failed);
+}
+
+/// The status of a restore that is over.
+pub fn conclude(status: &RestoreStatus, now: Timestamp) -> RestoreStatus {
+    let phase = match status.phase.as_ref().and_then(phase::restore_stage) {
+        Some(Stage::Finalizing) => phase::of_restore(Stage::Over, status.errors > 0),
+        _ => RestorePhase::Failed,
+    };
+    RestoreStatus { phase: Some(phase), completion_timestamp: Some(Time(now)), ..status.clone() }
+}
+
+fn count(number: usize) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
 }

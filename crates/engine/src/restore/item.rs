@@ -7,7 +7,7 @@
 pub(super) mod prepare;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bowline_plugin::{Item, ResourceIdentifier};
 use futures::future::BoxFuture;
@@ -17,6 +17,9 @@ use super::once::Turn;
 use super::outcome::Action;
 use super::{Context, World, apply, hook, namespace};
 use crate::item::Object;
+use crate::operation::Operation;
+use crate::point::{self, Point};
+use crate::report::Report;
 use crate::resource::{GroupResource, Resource};
 use prepare::{Found, Ready, Shaped};
 
@@ -68,11 +71,11 @@ impl Visitor for Restorer {
         why: Why<'a>,
     ) -> BoxFuture<'a, ()> {
         Box::pin(async move {
-            if context.stop.is_cancelled() {
+            if context.has_stopped() {
                 return;
             }
             let Turn::Mine(working) = context.once.take(&id, why.parent()).await else { return };
-            let mut item = Working { context, world, id: &id, target: None };
+            let mut item = Working::new(context, world, &id);
             match item.restore(why).await {
                 Ok(Ended::Done(action)) => item.note(action),
                 Ok(Ended::LeftOut(reason)) => {
@@ -105,6 +108,37 @@ pub(super) struct Working<'a> {
     pub(super) id: &'a ResourceIdentifier,
     /// What it becomes: resource, namespace, name.
     pub(super) target: Option<(Arc<Resource>, String, String)>,
+    /// What the actions have told of it, and begun, until that is noted.
+    report: Report,
+    operations: Mutex<Vec<Operation>>,
+}
+
+impl<'a> Working<'a> {
+    pub(super) fn new(
+        context: &'a Context,
+        world: &'a Arc<World>,
+        id: &'a ResourceIdentifier,
+    ) -> Self {
+        let (report, operations) = Default::default();
+        Self { context, world, id, target: None, report, operations }
+    }
+
+    /// An action has begun an operation.
+    fn begin_operation(&self, operation: Operation) {
+        self.operations.lock().unwrap_or_else(PoisonError::into_inner).push(operation);
+    }
+
+    /// The operations that were begun.
+    fn operations(&self) -> Vec<Operation> {
+        self.operations.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Hands on what the actions have told and begun.
+    fn hand_over(&self) {
+        let (errors, warnings) = self.report.messages();
+        self.context.report.take_over(errors, warnings);
+        self.operations().into_iter().for_each(|operation| self.context.begun(operation));
+    }
 }
 
 impl Working<'_> {
@@ -131,7 +165,9 @@ impl Working<'_> {
             }
         };
         let Ready { resource, namespace, value, status } = ready;
+        point::pass(Point::Create);
         let applied = apply::apply(context, &resource, &namespace, id, &value).await?;
+        point::pass(Point::Created);
         if let Some(status) = status
             && matches!(applied, Action::Created | Action::Updated)
         {

@@ -160,7 +160,9 @@ async fn find_out(run: Run, now: Timestamp) -> Result<Plan, Fatal> {
         world,
         options,
         progress: Arc::new(Progress::default()),
+        notes: None,
         stop: CancellationToken::new(),
+        cancel: CancellationToken::new(),
     };
     let context = Arc::new(assemble(parts, Arc::clone(&report), now).await?);
     visit_all(&context).await?;
@@ -221,7 +223,7 @@ impl Visitor for Planner {
     ) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let Turn::Mine(working) = context.once.take(&id, why.parent()).await else { return };
-            let mut item = Working { context, world, id: &id, target: None };
+            let mut item = Working::new(context, world, &id);
             let finding = match item.find(why) {
                 Ok(Found::LeftOut(_)) => return working.leave(),
                 Ok(Found::Ended(reason)) => Finding::new(Verdict::Skip, reason.to_string()),

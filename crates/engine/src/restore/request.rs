@@ -35,6 +35,7 @@ use super::reset::Wishes;
 use super::unpack::Contents;
 pub use crate::backup::request::Lookup;
 use crate::glob::Globs;
+use crate::operation::record::Of;
 use crate::selector::Selector;
 pub use source::source;
 
@@ -144,6 +145,11 @@ pub struct Namespaces {
 }
 
 impl Request {
+    /// The run, as its operations name it.
+    pub fn of(&self) -> Of<'_> {
+        Of { name: self.name.as_str(), uid: self.uid.as_str() }
+    }
+
     /// The namespace that something is restored into.
     pub fn target<'a>(&'a self, namespace: &'a str) -> &'a str {
         self.namespace_mapping.get(namespace).map_or(namespace, String::as_str)

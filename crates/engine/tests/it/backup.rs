@@ -7,22 +7,23 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use bowline_api::location::LocationPhase;
 use bowline_api::{
-    Backup, BackupPhase, BackupSpec, BackupStorageLocation, BackupStorageLocationSpec,
+    Backup, BackupSpec, BackupStorageLocation, BackupStorageLocationSpec,
     BackupStorageLocationStatus,
 };
 use bowline_engine::action::Named;
 use bowline_engine::backup::filter::namespaces::Namespace;
 use bowline_engine::backup::request::{Defaults, Facts, Lookup, Request, prepare};
-use bowline_engine::backup::{self, Options, Progress, Taken, finalize};
+use bowline_engine::backup::{self, Options, Progress, Recovery, Taken};
 use bowline_engine::cluster::fake::usual_resources;
 use bowline_engine::cluster::{Cluster as _, Fake, Query};
+use bowline_engine::journal::InMemory;
 use bowline_engine::{GroupResource, Object, Resource};
 use bowline_plugin::{
-    BackupItemAction, BackupOutput, Encoded, Item, ItemBlockAction, OperationId,
-    ResourceIdentifier, ResourceSelector,
+    BackupItemAction, BackupOutput, Encoded, Item, ItemBlockAction, ResourceIdentifier,
+    ResourceSelector,
 };
 use bowline_store::backend::Memory;
-use bowline_store::{BackupStore, Prefix};
+use bowline_store::{BackupName, BackupStore, Prefix};
 use futures::TryStreamExt as _;
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -106,7 +107,10 @@ pub(crate) async fn run_of(cluster: &Arc<Fake>, spec: Value, store: BackupStore)
         item_block_actions: Vec::new(),
         options: Options { connections: 4, block_workers: 2, scratch: std::env::temp_dir() },
         progress: Arc::new(Progress::default()),
+        journal: Arc::new(InMemory::default()),
+        recovery: Recovery::default(),
         stop: CancellationToken::new(),
+        cancel: CancellationToken::new(),
     }
 }
 
@@ -114,12 +118,22 @@ pub(crate) async fn run_of(cluster: &Arc<Fake>, spec: Value, store: BackupStore)
 pub(crate) async fn take(run: backup::Run) -> Run {
     let (store, name) = (run.store.clone(), run.request.name.clone());
     let taken = backup::run(run, Timestamp::UNIX_EPOCH).await;
-    let entries = match store.contents(&name).await.unwrap() {
-        Some(stream) => read(&stream.try_collect::<Vec<_>>().await.unwrap().concat()),
-        None => Vec::new(),
-    };
+    let entries = entries_of(&store, &name).await;
     let order = entries.iter().map(|(path, _)| path.clone()).collect();
     Run { taken, order, archive: entries.into_iter().collect() }
+}
+
+/// What is in the archive of a backup, in order.
+async fn entries_of(store: &BackupStore, name: &BackupName) -> Vec<(String, Value)> {
+    match store.contents(name).await.unwrap() {
+        Some(stream) => read(&stream.try_collect::<Vec<_>>().await.unwrap().concat()),
+        None => Vec::new(),
+    }
+}
+
+/// What is in the archive of a backup.
+pub(crate) async fn archive_of(store: &BackupStore, name: &BackupName) -> BTreeMap<String, Value> {
+    entries_of(store, name).await.into_iter().collect()
 }
 
 pub(crate) async fn take_of(cluster: Fake, spec: Value) -> Run {
@@ -334,7 +348,7 @@ async fn pods_that_share_a_volume_are_frozen_together() {
     let store = store_in(Memory::with_bucket("b"));
     let mut run = run_of(&cluster, json!({"snapshotVolumes": false}), store).await;
     let name = "test.io/recorder".parse().unwrap();
-    run.backup_item_actions = vec![Named { name, plugin: watch.clone() }];
+    run.backup_item_actions = vec![Named::new(name, watch.clone())];
     let run = take(run).await;
     assert_eq!(run.errors(), [] as [&str; 0]);
     let commands: Vec<String> =
@@ -374,9 +388,7 @@ impl BackupItemAction for Recorder {
 }
 
 /// Does with config maps what their annotation `do` says.
-struct Obedient {
-    canceled: Mutex<Vec<String>>,
-}
+struct Obedient;
 
 #[async_trait]
 impl BackupItemAction for Obedient {
@@ -418,55 +430,42 @@ impl BackupItemAction for Obedient {
                 output.item = Item::from_object(&object).unwrap();
                 output.additional_items = vec![add("secrets", "s")];
             }
-            "operate" => output.operation = OperationId::new("op-1"),
             _ => {}
         }
         Ok(output)
     }
-
-    async fn cancel(
-        &self,
-        operation: &OperationId,
-        _: &Encoded<Backup>,
-    ) -> bowline_plugin::Result<()> {
-        self.canceled.lock().unwrap().push(operation.to_string());
-        Ok(())
-    }
 }
 
 /// A backup of one config map that tells the action what to do, and a secret.
-async fn acted(verb: &str, spec: Value) -> (Run, Vec<String>) {
+async fn acted(verb: &str, spec: Value) -> Run {
     let mut map = config_map("shop", "m");
     map["metadata"]["annotations"] = json!({"do": verb});
     let secret = object("v1", "Secret", "shop", "s");
     let cluster = Arc::new(Fake::usual().with(namespace("shop")).with(map).with(secret));
-    let action = Arc::new(Obedient { canceled: Mutex::default() });
     let mut run = run_of(&cluster, spec, store_in(Memory::with_bucket("b"))).await;
     let name = "test.io/obedient".parse().unwrap();
-    run.backup_item_actions = vec![Named { name, plugin: action.clone() }];
-    let run = take(run).await;
-    let canceled = action.canceled.lock().unwrap().clone();
-    (run, canceled)
+    run.backup_item_actions = vec![Named::new(name, Arc::new(Obedient))];
+    take(run).await
 }
 
 #[tokio::test]
 async fn actions_have_their_say() {
     let no_secrets = json!({"excludedResources": ["secrets"]});
-    let stored = async |verb: &str| acted(verb, no_secrets.clone()).await.0.stored();
+    let stored = async |verb: &str| acted(verb, no_secrets.clone()).await.stored();
     assert_eq!(stored("nothing").await, ["configmaps/shop/m", "namespaces/shop"]);
     assert_eq!(stored("skip").await, ["namespaces/shop"]);
     // What the filters leave out is not added, unless the action insists.
     assert_eq!(stored("add").await, ["configmaps/shop/m", "namespaces/shop"]);
     assert_eq!(stored("insist").await, ["configmaps/shop/m", "namespaces/shop", "secrets/shop/s"]);
 
-    let (run, _) = acted("change", json!({})).await;
+    let run = acted("change", json!({})).await;
     let map = &run.archive["resources/configmaps/namespaces/shop/m.json"];
     assert_eq!(map["data"]["by"], "action");
-    let (run, _) = acted("insist", no_secrets).await;
+    let run = acted("insist", no_secrets).await;
     let map = &run.archive["resources/configmaps/namespaces/shop/m.json"];
     assert_eq!(map["metadata"]["annotations"], json!({"do": "insist"}), "the mark is taken off");
 
-    let (run, _) = acted("add", json!({"includedResources": ["configmaps", "secrets"]})).await;
+    let run = acted("add", json!({"includedResources": ["configmaps", "secrets"]})).await;
     let warnings = run.warnings();
     assert!(warnings[0].contains("secrets/shop/gone"), "{warnings:?}");
 }
@@ -474,7 +473,7 @@ async fn actions_have_their_say() {
 #[tokio::test]
 async fn an_action_that_fails_costs_its_item_and_nothing_else() {
     for (verb, reason) in [("fail", "out of luck"), ("break", "../../x")] {
-        let (run, _) = acted(verb, json!({})).await;
+        let run = acted(verb, json!({})).await;
         assert_eq!(run.stored(), ["namespaces/shop", "secrets/shop/s"]);
         let errors = run.errors();
         assert_eq!(errors.len(), 1);
@@ -482,18 +481,6 @@ async fn an_action_that_fails_costs_its_item_and_nothing_else() {
             assert!(errors[0].contains(word), "no {word} in {errors:?}");
         }
     }
-}
-
-#[tokio::test]
-async fn an_operation_that_nobody_waits_for_is_stopped_and_told() {
-    let (run, canceled) = acted("operate", json!({})).await;
-    assert_eq!(canceled, ["op-1"]);
-    assert!(run.stored().contains(&"configmaps/shop/m".to_owned()));
-    assert_eq!(run.errors().len(), 1);
-    assert_eq!(run.taken.operations.len(), 1);
-    let status = finalize::status(&Backup::default(), &run.taken);
-    assert_eq!(status.phase, Some(BackupPhase::FinalizingPartiallyFailed));
-    assert_eq!(status.backup_item_operations_failed, 1);
 }
 
 /// The commands that were run, and where: `freeze db`.
@@ -512,10 +499,7 @@ pub(crate) fn does<F>(to: &'static str, what: F) -> Named<dyn BackupItemAction>
 where
     F: Fn(&Value, &mut BackupOutput) -> bowline_plugin::Result<()> + Send + Sync + 'static,
 {
-    Named {
-        name: format!("test.io/does-{to}").parse().unwrap(),
-        plugin: Arc::new(Does { to, what }),
-    }
+    Named::new(format!("test.io/does-{to}").parse().unwrap(), Arc::new(Does { to, what }))
 }
 
 #[async_trait]
@@ -622,7 +606,7 @@ async fn a_pod_is_in_one_block_however_often_and_in_whatever_words_it_is_named()
         });
         let mut run = run_of(&cluster, spec, store_in(Memory::with_bucket("b"))).await;
         let name = "test.io/relates".parse().unwrap();
-        run.item_block_actions = vec![Named { name, plugin: Arc::new(Relates) }];
+        run.item_block_actions = vec![Named::new(name, Arc::new(Relates))];
         let run = take(run).await;
         assert_eq!(run.errors(), [] as [&str; 0]);
         assert_eq!(commands(&cluster), ["freeze db", "thaw db"]);

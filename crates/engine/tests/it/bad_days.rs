@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bowline_engine::backup::{Fatal, finalize};
 use bowline_engine::cluster::{Error, Executed, Fake};
+use bowline_engine::operation::record::Of;
 use bowline_plugin::Code;
 use bowline_store::backend::Memory;
 use bowline_store::backend::memory::Call;
@@ -143,7 +144,8 @@ async fn results_say_why_a_backup_failed() {
     let run = run_of(&cluster, json!({}), store.clone()).await;
     let name = run.request.name.clone();
     let run = take(run).await;
-    finalize::write(&store, &name, &run.taken, bytes::Bytes::new()).await.unwrap();
+    let of = Of { name: name.as_str(), uid: "1" };
+    finalize::write(&store, &name, &run.taken, of, bytes::Bytes::new()).await.unwrap();
     let results: Results = store.get(&name).await.unwrap().unwrap();
     assert!(results.errors.velero[0].contains("read only"), "{results:?}");
     assert!(!store.exists(&name).await.unwrap(), "no backup can be seen");

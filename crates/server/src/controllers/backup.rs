@@ -1,50 +1,77 @@
 //! Runs backups: `ReadyToStart` → … → `Completed`, or whatever is true.
 //!
-//! `back_up` is one backup from beginning to end: validated, run by the engine, written, committed
-//! in the bucket, and only then said to be over in the cluster.
+//! A [`Course`] is one backup on its way, from wherever it is to its end. Each stage begins from what
+//! the cluster and the bucket say, so that it makes no difference whether the stage before was run by
+//! this process or by one that is gone:
+//!
+//! | phase | file | what happens |
+//! |---|---|---|
+//! | `InProgress` | `items` | the engine takes the backup; all files but the commit record are written |
+//! | `WaitingForPluginOperations…` | `wait` | operations of plugins are followed to their ends |
+//! | `Finalizing…` | `finish` | items that operations changed are stored again; the commit record is written |
 
 pub(in crate::controllers) mod facts;
+mod finish;
+mod items;
 mod recover;
+mod wait;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8};
 use std::time::Duration;
 
 use bowline_api::{Backup, BackupPhase, BackupStatus};
+use bowline_engine::backup::finalize;
 use bowline_engine::backup::request::{self, Prepared, Request};
-use bowline_engine::backup::{self, Fatal, Progress, Taken, finalize};
-use bowline_engine::cluster::ApiServer;
+use bowline_engine::journal::{Journal as _, Record, Recovered, recover};
+use bowline_engine::operation::record::Of;
+use bowline_engine::phase::{Stage, backup_stage};
+use bowline_engine::point::{self, Point};
+use bowline_plugin_host as plugin_host;
+use bowline_store::name::RunUid;
 use bowline_store::store::Committed;
 use bowline_store::{BackupName, BackupStore};
+use futures::future::BoxFuture;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::runtime::reflector::Store;
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
-use super::backup_queue::reach;
 use super::look::{Life, Looks};
 use super::lookup::OpenError;
-use super::run::{named, patiently, show_progress, until_over};
+use super::operations::{CANCELED, CANCELED_PREFIX, cancelable, canceled, is_canceled};
+use super::run::patiently;
+use crate::conditions::{self, Cancel};
+use crate::end::Standing;
+use crate::events::Milestone;
+use crate::journal::{self, ConfigMaps};
 use crate::log::RunLog;
+use crate::metrics::RunKind;
 use crate::patch;
-use crate::queue::Reach;
 use crate::server::{Context, Error};
 use crate::story::one_line;
 use crate::watch::{Next, Watch};
 
 /// How long something that others wait for is tried again.
 const GIVE_UP: Duration = Duration::from_mins(5);
-/// How many LISTs one backup makes at a time.
-const CONNECTIONS: usize = 4;
+/// How many backups are on their way at a time, most of them waiting for operations. How many of them
+/// are in progress is decided by the queue.
+const UNDER_WAY: u16 = 1000;
 
 /// Works until asked to stop.
 pub async fn run(context: Arc<Context>) -> Result<(), Error> {
     let api: Api<Backup> = context.api();
-    let concurrency = u16::try_from(context.options.concurrent_backups).unwrap_or(u16::MAX);
     let stop = context.stop.clone();
     let looks = Arc::new(Looks::default());
-    let work = move |backup: Arc<Backup>| work(Arc::clone(&context), Arc::clone(&looks), backup);
-    Ok(Watch::new(api).concurrency(concurrency).run(&stop, work).await?)
+    let watch = Watch::new(api).concurrency(UNDER_WAY);
+    let watched = watch.store();
+    let work = move |backup: Arc<Backup>| {
+        work(Arc::clone(&context), Arc::clone(&looks), watched.clone(), backup)
+    };
+    Ok(watch.run(&stop, work).await?)
 }
 
 /// Why a backup could not be worked on. It is tried again.
@@ -58,11 +85,16 @@ enum WorkError {
     Open(OpenError),
     #[error("it is not known whether the record of the backup is in the bucket: {0}")]
     Commit(String),
+    #[error("{0}")]
+    Thaw(String),
+    #[error(transparent)]
+    Journal(#[from] journal::Error),
 }
 
 async fn work(
     context: Arc<Context>,
     looks: Arc<Looks>,
+    watched: Store<Backup>,
     backup: Arc<Backup>,
 ) -> Result<Next, WorkError> {
     if !concerns_us(&backup) {
@@ -71,20 +103,17 @@ async fn work(
     let api: Api<Backup> = context.api();
     // The watch may be behind what we wrote ourselves a moment ago.
     let Some(backup) = api.get_opt(&backup.name_any()).await? else { return Ok(Next::Done) };
-    match phase_of(&backup) {
-        Some(BackupPhase::ReadyToStart) => {
-            Box::pin(back_up(&context, &api, &looks, backup)).await?;
-        }
-        // Runs of this process hold this object until they have ended, so this one is another's.
-        Some(BackupPhase::InProgress) => match looks.look(&backup) {
-            Life::Moves(again) => return Ok(Next::Again(again)),
-            Life::Still(still) => recover::in_progress(&context, &api, backup, still).await?,
-        },
-        Some(BackupPhase::Finalizing | BackupPhase::FinalizingPartiallyFailed) => {
-            recover::finalizing(&context, &api, backup).await?;
-        }
-        _ => {}
+    if !concerns_us(&backup) {
+        return Ok(Next::Done);
     }
+    if is_canceled(&backup) && phase_of(&backup).is_none_or(|phase| backup_stage(phase).is_none()) {
+        refuse_canceled(&api, &backup).await?;
+        return Ok(Next::Done);
+    }
+    let log = RunLog::new();
+    let name = format!("{}/{}", context.options.namespace, backup.name_any());
+    let span = log.attach(tracing::info_span!("backup", backup = name));
+    carry_on(&context, &api, &looks, &watched, backup, &log).instrument(span).await?;
     Ok(Next::Done)
 }
 
@@ -93,36 +122,77 @@ fn phase_of(backup: &Backup) -> Option<&BackupPhase> {
 }
 
 fn concerns_us(backup: &Backup) -> bool {
-    matches!(
-        phase_of(backup),
-        Some(
-            BackupPhase::ReadyToStart
-                | BackupPhase::InProgress
-                | BackupPhase::Finalizing
-                | BackupPhase::FinalizingPartiallyFailed
-        )
-    )
+    match phase_of(backup) {
+        // The queue has it, unless it is to be cancelled.
+        None | Some(BackupPhase::New | BackupPhase::Queued) => is_canceled(backup),
+        Some(BackupPhase::ReadyToStart) => true,
+        Some(phase) => backup_stage(phase).is_some(),
+    }
 }
 
-/// One backup, from beginning to end.
-async fn back_up(
-    context: &Context,
-    api: &Api<Backup>,
-    looks: &Looks,
+/// A backup on its way to its end.
+struct Course<'a> {
+    context: &'a Context,
+    api: &'a Api<Backup>,
+    /// As it was last read or written.
     backup: Backup,
-) -> Result<(), WorkError> {
-    let log = RunLog::new();
-    let name = format!("{}/{}", context.options.namespace, backup.name_any());
-    let span = log.attach(tracing::info_span!("backup", backup = name));
-    Box::pin(back_up_logged(context, api, looks, backup, &log)).instrument(span).await
+    name: BackupName,
+    uid: RunUid,
+    journal: Arc<ConfigMaps>,
+    plugins: plugin_host::Run,
+    log: &'a RunLog,
+    /// Whether the log begins with what an earlier process has written, which is in the bucket.
+    log_is_short: AtomicBool,
+    /// The last quarter of its operations that was told, in percent.
+    told: AtomicU8,
+    /// Set when its user cancels it.
+    cancel: CancellationToken,
 }
 
-async fn back_up_logged(
+/// What follows a stage.
+enum Then {
+    /// The next one. The Backup says which.
+    Stage(Box<Backup>),
+    /// Nothing: it is over, with this status.
+    Over(Box<BackupStatus>),
+    /// Nothing: its Backup is gone, and so is what it had put into the bucket.
+    Gone,
+    /// Another process goes on with it.
+    Left,
+}
+
+/// Brings a backup from wherever it is to its end.
+fn carry_on<'a>(
+    context: &'a Context,
+    api: &'a Api<Backup>,
+    looks: &'a Looks,
+    watched: &'a Store<Backup>,
+    backup: Backup,
+    log: &'a RunLog,
+) -> BoxFuture<'a, Result<(), WorkError>> {
+    Box::pin(async move {
+        let cancel = CancellationToken::new();
+        let watched_backup = backup.clone();
+        let going = async {
+            match phase_of(&backup) {
+                Some(BackupPhase::ReadyToStart) => {
+                    start(context, api, looks, backup, log, &cancel).await
+                }
+                _ => take_up(context, api, backup, log, &cancel).await,
+            }
+        };
+        cancelable(going, canceled(watched, &watched_backup), &cancel).await
+    })
+}
+
+/// Begins a backup whose turn it is.
+async fn start(
     context: &Context,
     api: &Api<Backup>,
     looks: &Looks,
     backup: Backup,
     log: &RunLog,
+    cancel: &CancellationToken,
 ) -> Result<(), WorkError> {
     let known = facts::gather(context, &backup).await?;
     let waits = looks.look(&backup);
@@ -138,32 +208,215 @@ async fn back_up_logged(
         }
         opened => opened,
     };
-    let reach = known.facts.namespaces.as_ref().map_or(Reach::All, |live| reach(&backup, live));
-    let _held = context.runs.hold(&backup, Some(reach));
+    let (name, uid) = (request.name.clone(), request.uid.clone());
     let backup = begin(api, &backup).await?;
+    point::pass(Point::BackupInProgress);
     tracing::info!("the backup has started");
-    let status = match opened {
-        Ok(store) => {
-            let (taken, is_there) =
-                Box::pin(take(context, api, &backup, request, store.clone())).await;
-            tell(&taken);
-            if !is_there {
-                clean(&store, &backup, &taken).await;
+    let store = match opened {
+        Ok(store) => store,
+        Err(error) => {
+            let reason = format!("cannot open the storage location: {}", one_line(&error));
+            let status = failed(&backup.status.clone().unwrap_or_default(), reason);
+            write_end(context, api, &backup, &status).await?;
+            return Ok(());
+        }
+    };
+    let (course, _) = Course::open(context, api, backup, name, uid, log, cancel.clone()).await?;
+    let reach = known.reach(&course.backup);
+    let then = course.items(request, reach, store, Default::default()).await?;
+    course.go_on(then).await
+}
+
+/// Goes on with a backup that another process has begun.
+async fn take_up(
+    context: &Context,
+    api: &Api<Backup>,
+    backup: Backup,
+    log: &RunLog,
+    cancel: &CancellationToken,
+) -> Result<(), WorkError> {
+    let (name, uid) =
+        match (BackupName::new(backup.name_any()), RunUid::new(backup.uid().unwrap_or_default())) {
+            (Ok(name), Ok(uid)) => (name, uid),
+            (Err(error), _) | (_, Err(error)) => {
+                let status = failed(&backup.status.clone().unwrap_or_default(), error.to_string());
+                write_end(context, api, &backup, &status).await?;
                 return Ok(());
             }
-            let status = finalize::status(&backup, &taken);
-            close(api, &store, &backup, status, &taken, log).await?
-        }
-        Err(error) => Some(failed(
-            &backup.status.clone().unwrap_or_default(),
-            format!("cannot open the storage location: {}", one_line(&error)),
-        )),
+        };
+    let (course, recovered) =
+        Course::open(context, api, backup, name, uid, log, cancel.clone()).await?;
+    let then = match phase_of(&course.backup).and_then(backup_stage) {
+        Some(Stage::Items) => course.resume(recovered).await?,
+        _ => Then::Stage(Box::new(course.backup.clone())),
     };
-    if let Some(status) = status {
-        let written = patiently(|| patch::patch_status_of(api, &backup, json!(status))).await?;
-        if written.is_none() {
-            tracing::info!("it was deleted at its end; the sync brings back what is in the bucket");
+    course.go_on(then).await
+}
+
+impl<'a> Course<'a> {
+    /// Opens the journal of a backup. Returns as well what it says.
+    async fn open(
+        context: &'a Context,
+        api: &'a Api<Backup>,
+        backup: Backup,
+        name: BackupName,
+        uid: RunUid,
+        log: &'a RunLog,
+        cancel: CancellationToken,
+    ) -> Result<(Self, Recovered), WorkError> {
+        let (client, namespace) = (context.client.clone(), &context.options.namespace);
+        let opened = ConfigMaps::open(client, namespace, &uid, "Backup", name.as_str()).await?;
+        let (journal, records) = opened;
+        let (journal, plugins) = (Arc::new(journal), context.host.run());
+        let stage = phase_of(&backup).and_then(backup_stage);
+        let log_is_short = AtomicBool::new(stage.is_some_and(|stage| stage > Stage::Items));
+        let course = Self {
+            context,
+            api,
+            backup,
+            name,
+            uid,
+            journal,
+            plugins,
+            log,
+            log_is_short,
+            told: AtomicU8::new(0),
+            cancel,
+        };
+        Ok((course, recover(records)))
+    }
+
+    /// Goes through the stages that are left.
+    async fn go_on(mut self, mut then: Then) -> Result<(), WorkError> {
+        loop {
+            then = match then {
+                Then::Stage(backup) => {
+                    self.backup = *backup;
+                    match phase_of(&self.backup).and_then(backup_stage) {
+                        Some(Stage::Waiting) => Box::pin(self.wait()).await?,
+                        Some(Stage::Finalizing) => Box::pin(self.finish()).await?,
+                        _ => return Ok(()),
+                    }
+                }
+                Then::Over(status) => {
+                    write_end(self.context, self.api, &self.backup, &status).await?;
+                    point::pass(Point::BackupOver);
+                    return self.forget().await;
+                }
+                Then::Gone => return self.forget().await,
+                Then::Left => {
+                    self.plugins.end().await;
+                    return Ok(());
+                }
+            };
         }
+    }
+
+    /// Tells a milestone.
+    async fn tell(&self, milestone: Milestone) {
+        self.context.events.tell(&self.backup, milestone).await;
+    }
+
+    /// Removes what was kept for the case that the server ends.
+    async fn forget(self) -> Result<(), WorkError> {
+        self.plugins.end().await;
+        self.context.metrics.forget(self.uid.as_str());
+        match recover::store(self.context, &self.backup).await {
+            Ok(store) => {
+                if let Err(error) = store.delete_scratch(&self.uid).await {
+                    tracing::warn!("scratch files may be left: {}", one_line(&error));
+                }
+            }
+            Err(error) => tracing::warn!("scratch files may be left: {error}"),
+        }
+        if let Some(journal) = Arc::into_inner(self.journal) {
+            journal.remove().await?;
+        }
+        point::pass(Point::JournalRemoved);
+        Ok(())
+    }
+
+    /// Notes that this process has taken the backup up.
+    async fn note_attempt(&self) -> Result<(), WorkError> {
+        let noted = self.journal.append(&Record::Attempt { at: Timestamp::now() }).await;
+        noted.map_err(|error| WorkError::Thaw(error.to_string()))?;
+        point::pass(Point::Attempt);
+        Ok(())
+    }
+
+    /// The run, as its operations name it.
+    fn of(&self) -> Of<'_> {
+        Of { name: self.name.as_str(), uid: self.uid.as_str() }
+    }
+
+    /// How long its operations may take.
+    fn timeout(&self) -> Duration {
+        let timeout = self.backup.spec.item_operation_timeout.to_std();
+        timeout.unwrap_or(self.context.options.default_item_operation_timeout)
+    }
+
+    fn status(&self) -> BackupStatus {
+        self.backup.status.clone().unwrap_or_default()
+    }
+
+    /// What the engine needs to know of the backup, looked up anew.
+    async fn request(&self) -> Result<Result<Request, String>, WorkError> {
+        let known = facts::gather(self.context, &self.backup).await?;
+        let Prepared { outcome, .. } =
+            request::prepare(&self.backup, &known.facts, &known.defaults, Timestamp::now());
+        Ok(outcome.map_err(|errors| errors.join("; ")))
+    }
+}
+
+/// Writes that a backup was cancelled before it began.
+async fn refuse_canceled(api: &Api<Backup>, backup: &Backup) -> Result<(), WorkError> {
+    let status = canceled_status(&backup.status.clone().unwrap_or_default());
+    let version = backup.resource_version();
+    let change = json!(with_conditions(backup, &status));
+    match patch::patch_status(api, &backup.name_any(), version.as_deref(), change).await {
+        Err(error) if patch::is_missing(&error) => Ok(()),
+        written => Ok(written.map(drop)?),
+    }
+}
+
+/// The status of a backup that was cancelled.
+fn canceled_status(status: &BackupStatus) -> BackupStatus {
+    failed(status, format!("{CANCELED_PREFIX}{CANCELED}"))
+}
+
+/// A status, with the conditions that follow from it.
+fn with_conditions(backup: &Backup, status: &BackupStatus) -> BackupStatus {
+    let cancel = if status.failure_reason.starts_with(CANCELED_PREFIX) {
+        Cancel::Done
+    } else if is_canceled(backup) {
+        Cancel::Asked
+    } else {
+        Cancel::No
+    };
+    let run = conditions::Run {
+        standing: Standing::from(status.phase.as_ref()),
+        cancel,
+        message: &status.failure_reason,
+    };
+    let conditions = conditions::next(&status.conditions, run, Timestamp::now());
+    BackupStatus { conditions, ..status.clone() }
+}
+
+/// Writes the end of a backup.
+async fn write_end(
+    context: &Context,
+    api: &Api<Backup>,
+    backup: &Backup,
+    status: &BackupStatus,
+) -> Result<(), WorkError> {
+    let status = with_conditions(backup, status);
+    let written = patiently(|| patch::patch_status_of(api, backup, json!(status))).await?;
+    if written.is_none() {
+        tracing::info!("it was deleted at its end; the sync brings back what is in the bucket");
+    }
+    if let Standing::Ended(end) = Standing::from(status.phase.as_ref()) {
+        context.metrics.run_ended(RunKind::Backup, end);
+        context.events.tell(backup, Milestone::of_end(end, &status.failure_reason)).await;
     }
     Ok(())
 }
@@ -205,115 +458,12 @@ fn defaulted(backup: &Backup) -> Value {
     })
 }
 
-/// Lets the engine take the backup, and shows how far it is meanwhile. Returns as well whether the
-/// Backup is still there.
-async fn take(
-    context: &Context,
-    api: &Api<Backup>,
-    backup: &Backup,
-    request: Request,
-    store: BackupStore,
-) -> (Taken, bool) {
-    let stop = context.stop.child_token();
-    let plugins = context.host.run();
-    let progress = Arc::new(Progress::default());
-    let request = Request { backup: bowline_plugin::Encoded::new(backup.clone()), ..request };
-    let run = backup::Run {
-        request,
-        cluster: Arc::new(ApiServer::new(context.client.clone(), context.options.client_page_size)),
-        store,
-        backup_item_actions: named(plugins.backup_item_actions()),
-        item_block_actions: named(plugins.item_block_actions()),
-        options: backup::Options {
-            connections: CONNECTIONS,
-            block_workers: context.options.item_block_worker_count.max(1),
-            scratch: context.options.scratch_dir.clone(),
-        },
-        progress: Arc::clone(&progress),
-        stop: stop.clone(),
-    };
-    let shown = show_progress(
-        api,
-        backup,
-        || json!({ "totalItems": progress.total(), "itemsBackedUp": progress.backed_up() }),
-    );
-    let taken = until_over(backup::run(run, Timestamp::now()), shown, &stop).await;
-    plugins.end().await;
-    taken
-}
-
-/// Says in the log how it went. The counts come from the report.
-fn tell(taken: &Taken) {
-    let (errors, warnings) = (taken.report.errors(), taken.report.warnings());
-    match &taken.archive {
-        Ok(archive) => tracing::info!(
-            items = archive.items,
-            bytes = archive.bytes,
-            errors,
-            warnings,
-            "all items are in the archive"
-        ),
-        Err(fatal) => {
-            tracing::error!(errors, warnings, "the backup has failed: {}", fatal.told());
-        }
-    }
-}
-
-/// Writes the files of a backup, and last the record that makes it one. Returns what is true then;
-/// none if the Backup was deleted, and nothing is left of it.
-async fn close(
-    api: &Api<Backup>,
-    store: &BackupStore,
-    backup: &Backup,
-    status: BackupStatus,
-    taken: &Taken,
-    log: &RunLog,
-) -> Result<Option<BackupStatus>, WorkError> {
-    if is_of_another(taken) {
-        return Ok(Some(finalize::conclude(&status, Timestamp::now())));
-    }
-    let name = match BackupName::new(backup.name_any()) {
-        Ok(name) => name,
-        Err(error) => return Ok(Some(failed(&status, error.to_string()))),
-    };
-    let gzip = log.finish();
-    let written = patiently(|| finalize::write(store, &name, taken, gzip.clone())).await;
-    if let Err(error) = written {
-        let reason = format!("cannot write the files of the backup: {}", one_line(&error));
-        return Ok(Some(failed(&status, reason)));
-    }
-    if taken.archive.is_ok() {
-        // From here on, whoever finds the Backup can end it.
-        let shown = patiently(|| patch::patch_status_of(api, backup, json!(status))).await;
-        match shown {
-            Ok(Some(_)) => {}
-            Ok(None) => {
-                clean(store, backup, taken).await;
-                return Ok(None);
-            }
-            // The record counts, which is in the bucket.
-            Err(error) => tracing::warn!("the phase cannot be shown: {}", one_line(&error)),
-        }
-    }
-    commit(store, backup, &status).await.map(Some)
-}
-
-/// Whether what lies in the bucket under this name is, or may be, another backup, and so not ours to
-/// touch.
-fn is_of_another(taken: &Taken) -> bool {
-    matches!(taken.archive, Err(Fatal::Exists | Fatal::Look(_)))
-}
-
 /// Takes out of the bucket what a run has put there whose Backup was deleted.
-async fn clean(store: &BackupStore, backup: &Backup, taken: &Taken) {
-    let Ok(name) = BackupName::new(backup.name_any()) else { return };
-    if is_of_another(taken) {
-        return;
-    }
+async fn clean(store: &BackupStore, name: &BackupName) {
     let cleaned = async {
         // A record would be somebody else's: this run has written none.
-        if !store.exists(&name).await? {
-            store.delete_backup(&name).await?;
+        if !store.exists(name).await? {
+            store.delete_backup(name).await?;
         }
         Ok::<_, bowline_store::Error>(())
     };
@@ -323,7 +473,7 @@ async fn clean(store: &BackupStore, backup: &Backup, taken: &Taken) {
 }
 
 /// Writes the commit record of a backup whose files are written. Returns what is true then. Where
-/// that is not known it is an error, and [`recover`] asks the bucket later.
+/// that is not known it is an error, and the bucket is asked later.
 async fn commit(
     store: &BackupStore,
     backup: &Backup,
@@ -331,7 +481,10 @@ async fn commit(
 ) -> Result<BackupStatus, WorkError> {
     let end = finalize::conclude(status, Timestamp::now());
     let record = Backup { status: Some(end.clone()), ..backup.clone() };
-    match patiently(|| store.commit(&record)).await {
+    point::pass(Point::Commit);
+    let committed = patiently(|| store.commit(&record)).await;
+    point::pass(Point::Committed);
+    match committed {
         Ok(Committed::Before(found)) => Ok(found.status.unwrap_or(end)),
         Ok(Committed::Created(_) | Committed::Replaced) => Ok(end),
         Err(error) if error.is_retryable() => Err(WorkError::Commit(one_line(&error))),

@@ -1,46 +1,61 @@
-//! Runs restores: `New` → `InProgress` → `Completed`, or whatever is true.
+//! Runs restores: `New` → `InProgress` → … → `Completed`, or whatever is true.
 //!
-//! A restore that is found in progress when the server starts is run again: what it has created is
-//! recognised, and every object is there once in the end.
+//! A [`Course`] is one restore on its way, as with backups. One that is found in progress when the
+//! server starts is run again: what it has created is recognised, the operations that it has begun are
+//! in its journal, and every object is there once in the end.
 
 mod facts;
+mod items;
+mod wait;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8};
+use std::time::Duration;
 
 use bowline_api::annotation::finalizer;
 use bowline_api::{Restore, RestorePhase, RestoreStatus};
-use bowline_engine::cluster::ApiServer;
-use bowline_engine::restore::request::{self, Prepared, Request};
-use bowline_engine::restore::{self, Fatal, Progress, Restored, finalize};
-use bowline_plugin::Encoded;
+use bowline_engine::journal::recover;
+use bowline_engine::operation::record::Of;
+use bowline_engine::phase::{Stage, restore_stage};
+use bowline_engine::point::{self, Point};
+use bowline_engine::restore::finalize;
+use bowline_engine::restore::request::{self, Prepared};
+use bowline_plugin_host as plugin_host;
+use bowline_store::name::RunUid;
 use bowline_store::{BackupStore, RestoreName};
+use futures::future::BoxFuture;
 use jiff::Timestamp;
+use kube::runtime::reflector::Store;
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
-use super::look::{Life, Looks};
 use super::lookup::OpenError;
-use super::run::{named, patiently, show_progress, until_over};
+use super::operations::{CANCELED, CANCELED_PREFIX, cancelable, canceled, is_canceled};
+use super::run::patiently;
+use crate::conditions::{self, Cancel};
+use crate::end::Standing;
+use crate::events::Milestone;
+use crate::journal::{self, ConfigMaps};
 use crate::log::RunLog;
+use crate::metrics::RunKind;
 use crate::patch;
 use crate::server::{Context, Error};
 use crate::story::one_line;
 use crate::watch::{Next, Watch};
 
-/// How many restores run at a time.
-const CONCURRENCY: u16 = 4;
-/// How many requests one restore makes at a time, and how many items it works on.
-const REQUESTS: usize = 32;
-const ITEMS: usize = 96;
+/// How many restores are on their way at a time, most of them waiting for operations.
+const UNDER_WAY: u16 = 1000;
 
 /// Works until asked to stop.
 pub async fn run(context: Arc<Context>) -> Result<(), Error> {
     let api: Api<Restore> = context.api();
     let stop = context.stop.clone();
-    let looks = Arc::new(Looks::default());
-    let work = move |restore: Arc<Restore>| work(Arc::clone(&context), Arc::clone(&looks), restore);
-    Ok(Watch::new(api).concurrency(CONCURRENCY).run(&stop, work).await?)
+    let watch = Watch::new(api).concurrency(UNDER_WAY);
+    let watched = watch.store();
+    let work = move |restore: Arc<Restore>| work(Arc::clone(&context), watched.clone(), restore);
+    Ok(watch.run(&stop, work).await?)
 }
 
 /// Why a restore could not be worked on. It is tried again.
@@ -52,11 +67,17 @@ enum WorkError {
     Files(String),
     #[error("cannot open the storage location: {0}")]
     Open(OpenError),
+    #[error("cannot read or write the files of the restore: {0}")]
+    Bucket(String),
+    #[error(transparent)]
+    Journal(#[from] journal::Error),
+    #[error("{0}")]
+    Note(String),
 }
 
 async fn work(
     context: Arc<Context>,
-    looks: Arc<Looks>,
+    watched: Store<Restore>,
     restore: Arc<Restore>,
 ) -> Result<Next, WorkError> {
     if !concerns_us(&restore) {
@@ -68,13 +89,10 @@ async fn work(
     if restore.metadata.deletion_timestamp.is_some() {
         forget(&context, &api, &restore).await?;
     } else if concerns_us(&restore) {
-        // Runs of this process hold this object until they have ended, so this one is another's.
-        if phase_of(&restore) == Some(&RestorePhase::InProgress)
-            && let Life::Moves(again) = looks.look(&restore)
-        {
-            return Ok(Next::Again(again));
-        }
-        Box::pin(restore_one(&context, &api, restore)).await?;
+        let log = RunLog::new();
+        let name = format!("{}/{}", context.options.namespace, restore.name_any());
+        let span = log.attach(tracing::info_span!("restore", restore = name));
+        carry_on(&context, &api, &watched, restore, &log).instrument(span).await?;
     }
     Ok(Next::Done)
 }
@@ -83,64 +101,236 @@ fn phase_of(restore: &Restore) -> Option<&RestorePhase> {
     restore.status.as_ref().and_then(|status| status.phase.as_ref())
 }
 
+fn stage_of(restore: &Restore) -> Option<Stage> {
+    phase_of(restore).and_then(restore_stage)
+}
+
 fn concerns_us(restore: &Restore) -> bool {
-    let phase = phase_of(restore);
     restore.metadata.deletion_timestamp.is_some()
-        || matches!(phase, None | Some(RestorePhase::New | RestorePhase::InProgress))
+        || matches!(phase_of(restore), None | Some(RestorePhase::New))
+        || stage_of(restore).is_some()
 }
 
-/// One restore, from beginning to end.
-async fn restore_one(
-    context: &Context,
-    api: &Api<Restore>,
+/// A restore on its way to its end.
+struct Course<'a> {
+    context: &'a Context,
+    api: &'a Api<Restore>,
+    /// As it was last read or written.
     restore: Restore,
-) -> Result<(), WorkError> {
-    let log = RunLog::new();
-    let name = format!("{}/{}", context.options.namespace, restore.name_any());
-    let span = log.attach(tracing::info_span!("restore", restore = name));
-    Box::pin(restore_logged(context, api, restore, &log)).instrument(span).await
+    name: RestoreName,
+    uid: RunUid,
+    store: BackupStore,
+    journal: Arc<ConfigMaps>,
+    plugins: plugin_host::Run,
+    log: &'a RunLog,
+    /// Whether the log begins with what an earlier process has written, which is in the bucket.
+    log_is_short: AtomicBool,
+    /// The last quarter of its operations that was told, in percent.
+    told: AtomicU8,
+    /// Set when its user cancels it.
+    cancel: CancellationToken,
 }
 
-async fn restore_logged(
+/// What follows a stage.
+enum Then {
+    /// The next one. The Restore says which.
+    Stage(Box<Restore>),
+    /// Nothing: it is over, with this status.
+    Over(Box<RestoreStatus>),
+    /// Nothing: its Restore is gone.
+    Gone,
+    /// Another process goes on with it.
+    Left,
+}
+
+/// Brings a restore from wherever it is to its end.
+fn carry_on<'a>(
+    context: &'a Context,
+    api: &'a Api<Restore>,
+    watched: &'a Store<Restore>,
+    restore: Restore,
+    log: &'a RunLog,
+) -> BoxFuture<'a, Result<(), WorkError>> {
+    Box::pin(async move {
+        let cancel = CancellationToken::new();
+        if is_canceled(&restore) {
+            cancel.cancel();
+        }
+        let watched_restore = restore.clone();
+        let going = go(context, api, restore, log, &cancel);
+        cancelable(going, canceled(watched, &watched_restore), &cancel).await
+    })
+}
+
+async fn go(
     context: &Context,
     api: &Api<Restore>,
     restore: Restore,
     log: &RunLog,
+    cancel: &CancellationToken,
 ) -> Result<(), WorkError> {
+    let stage = stage_of(&restore);
+    if stage.is_none() && cancel.is_cancelled() {
+        let status = canceled_status(&restore.status.clone().unwrap_or_default());
+        return write_end(context, api, &restore, &status).await;
+    }
     let known = facts::gather(context, &restore).await?;
-    let Prepared { restore, outcome } =
+    let Prepared { restore: filled, outcome } =
         request::prepare(&restore, &known.facts, &known.defaults, Timestamp::now());
-    let request = match outcome {
-        Ok(request) => request,
-        Err(errors) => return refuse(api, &restore, &errors).await,
+    let request = match (outcome, stage) {
+        (Ok(request), _) => request,
+        (Err(errors), None) => return refuse(api, &filled, &errors).await,
+        (Err(errors), Some(_)) => {
+            let reason = format!("it is not valid any more: {}", errors.join("; "));
+            return write_end(context, api, &restore, &failed(&restore, reason)).await;
+        }
     };
     // Nobody waits for a restore, so that it can be tried for as long as it takes.
-    let opened = match known.open(context).await {
+    let store = match known.open(context).await {
+        Ok(store) => store,
         Err(error) if error.is_retryable() => return Err(WorkError::Open(error)),
-        opened => opened,
-    };
-    let _held = context.runs.hold(&restore, None);
-    let restore = begin(api, &restore).await?;
-    tracing::info!(backup = %request.backup_name, "the restore has started");
-    let status = match opened {
-        Ok(store) => {
-            let name = request.name.clone();
-            let (restored, is_there) =
-                Box::pin(take(context, api, &restore, request, store.clone())).await;
-            tell(&restored);
-            if !is_there || matches!(restored.fatal, Some(Fatal::Stopped)) {
-                // The next server goes on with it, if it is still there.
-                return Ok(());
-            }
-            let status = finalize::status(&restore, &restored, Timestamp::now());
-            close(&store, &name, status, &restored, log).await
-        }
         Err(error) => {
-            failed(&restore, format!("cannot open the storage location: {}", one_line(&error)))
+            let reason = format!("cannot open the storage location: {}", one_line(&error));
+            return write_end(context, api, &restore, &failed(&restore, reason)).await;
         }
     };
-    patiently(|| patch::patch_status_of(api, &restore, json!(status))).await?;
+    let restore = if stage.is_none() { begin(api, &filled).await? } else { restore };
+    point::pass(Point::RestoreInProgress);
+    let (name, uid) = (request.name.clone(), request.uid.clone());
+    let (client, namespace) = (context.client.clone(), &context.options.namespace);
+    let (journal, records) =
+        ConfigMaps::open(client, namespace, &uid, "Restore", name.as_str()).await?;
+    let recovered = recover(records);
+    let course = Course {
+        context,
+        api,
+        restore,
+        name,
+        uid,
+        store,
+        journal: Arc::new(journal),
+        plugins: context.host.run(),
+        log,
+        log_is_short: AtomicBool::new(stage.is_some_and(|stage| stage > Stage::Items)),
+        told: AtomicU8::new(0),
+        cancel: cancel.clone(),
+    };
+    let then = match stage_of(&course.restore) {
+        Some(Stage::Items) | None => course.items(request, recovered).await?,
+        Some(_) => Then::Stage(Box::new(course.restore.clone())),
+    };
+    course.go_on(then).await
+}
+
+impl Course<'_> {
+    /// Goes through the stages that are left.
+    async fn go_on(mut self, mut then: Then) -> Result<(), WorkError> {
+        loop {
+            then = match then {
+                Then::Stage(restore) => {
+                    self.restore = *restore;
+                    match stage_of(&self.restore) {
+                        Some(Stage::Waiting) => Box::pin(self.wait()).await?,
+                        Some(Stage::Finalizing) => Box::pin(self.finish()).await?,
+                        _ => return Ok(()),
+                    }
+                }
+                Then::Over(status) => {
+                    write_end(self.context, self.api, &self.restore, &status).await?;
+                    point::pass(Point::RestoreOver);
+                    return self.forget().await;
+                }
+                Then::Gone => return self.forget().await,
+                Then::Left => {
+                    self.plugins.end().await;
+                    return Ok(());
+                }
+            };
+        }
+    }
+
+    /// Tells a milestone.
+    async fn tell(&self, milestone: Milestone) {
+        self.context.events.tell(&self.restore, milestone).await;
+    }
+
+    /// Removes what was kept for the case that the server ends.
+    async fn forget(self) -> Result<(), WorkError> {
+        self.plugins.end().await;
+        self.context.metrics.forget(self.uid.as_str());
+        if let Err(error) = self.store.delete_scratch(&self.uid).await {
+            tracing::warn!("scratch files may be left: {}", one_line(&error));
+        }
+        if let Some(journal) = Arc::into_inner(self.journal) {
+            journal.remove().await?;
+        }
+        point::pass(Point::JournalRemoved);
+        Ok(())
+    }
+
+    /// The run, as its operations name it.
+    fn of(&self) -> Of<'_> {
+        Of { name: self.name.as_str(), uid: self.uid.as_str() }
+    }
+
+    /// How long its operations may take.
+    fn timeout(&self) -> Duration {
+        let timeout = self.restore.spec.item_operation_timeout.to_std();
+        timeout.unwrap_or(self.context.options.default_item_operation_timeout)
+    }
+
+    fn status(&self) -> RestoreStatus {
+        self.restore.status.clone().unwrap_or_default()
+    }
+
+    /// Writes the status. None if the Restore is gone.
+    async fn show(&self, status: &RestoreStatus) -> kube::Result<Option<Restore>> {
+        let status = with_conditions(&self.restore, status);
+        patch::patch_status_of(self.api, &self.restore, json!(status)).await
+    }
+}
+
+/// Writes the end of a restore.
+async fn write_end(
+    context: &Context,
+    api: &Api<Restore>,
+    restore: &Restore,
+    status: &RestoreStatus,
+) -> Result<(), WorkError> {
+    let status = with_conditions(restore, status);
+    patiently(|| patch::patch_status_of(api, restore, json!(status))).await?;
+    if let Standing::Ended(end) = Standing::from(status.phase.as_ref()) {
+        context.metrics.run_ended(RunKind::Restore, end);
+        context.events.tell(restore, Milestone::of_end(end, &status.failure_reason)).await;
+    }
     Ok(())
+}
+
+/// A status, with the conditions that follow from it.
+fn with_conditions(restore: &Restore, status: &RestoreStatus) -> RestoreStatus {
+    let cancel = if status.failure_reason.starts_with(CANCELED_PREFIX) {
+        Cancel::Done
+    } else if is_canceled(restore) {
+        Cancel::Asked
+    } else {
+        Cancel::No
+    };
+    let run = conditions::Run {
+        standing: Standing::from(status.phase.as_ref()),
+        cancel,
+        message: &status.failure_reason,
+    };
+    let conditions = conditions::next(&status.conditions, run, Timestamp::now());
+    RestoreStatus { conditions, ..status.clone() }
+}
+
+/// The status of a restore that was cancelled.
+fn canceled_status(status: &RestoreStatus) -> RestoreStatus {
+    RestoreStatus {
+        errors: status.errors.saturating_add(i64::from(status.failure_reason.is_empty())),
+        failure_reason: format!("{CANCELED_PREFIX}{CANCELED}"),
+        ..finalize::conclude(&RestoreStatus { phase: None, ..status.clone() }, Timestamp::now())
+    }
 }
 
 /// Writes what is wrong with a restore.
@@ -177,88 +367,6 @@ fn defaulted(restore: &Restore) -> Value {
         "spec": restore.spec,
         "status": restore.status.clone().unwrap_or_default(),
     })
-}
-
-/// Lets the engine restore, and shows how far it is meanwhile. Returns as well whether the Restore is
-/// still there.
-async fn take(
-    context: &Context,
-    api: &Api<Restore>,
-    restore: &Restore,
-    request: Request,
-    store: BackupStore,
-) -> (Restored, bool) {
-    let stop = context.stop.child_token();
-    let plugins = context.host.run();
-    let progress = Arc::new(Progress::default());
-    let options = &context.options;
-    let run = restore::Run {
-        request: Request { restore: Encoded::new(restore.clone()), ..request },
-        cluster: Arc::new(ApiServer::new(context.client.clone(), options.client_page_size)),
-        store,
-        actions: named(plugins.restore_item_actions()),
-        options: restore::Options {
-            requests: REQUESTS,
-            items: ITEMS,
-            scratch: options.scratch_dir.clone(),
-            namespace: options.namespace.clone(),
-            priorities: options.restore_resource_priorities.clone(),
-            resource_timeout: options.resource_timeout,
-            terminating_timeout: options.terminating_resource_timeout,
-        },
-        progress: Arc::clone(&progress),
-        stop: stop.clone(),
-    };
-    let shown = show_progress(
-        api,
-        restore,
-        || json!({ "totalItems": progress.total(), "itemsRestored": progress.restored() }),
-    );
-    let restored = until_over(restore::run(run, Timestamp::now()), shown, &stop).await;
-    plugins.end().await;
-    restored
-}
-
-/// Says in the log how it went. The counts come from the report.
-fn tell(restored: &Restored) {
-    let (errors, warnings) = (restored.report.errors(), restored.report.warnings());
-    match &restored.fatal {
-        None => tracing::info!(items = restored.items, errors, warnings, "all items are through"),
-        Some(fatal) => {
-            tracing::error!(errors, warnings, "the restore has failed: {}", fatal.told());
-        }
-    }
-}
-
-/// Writes the files of a restore. Returns what is true then.
-async fn close(
-    store: &BackupStore,
-    name: &RestoreName,
-    status: RestoreStatus,
-    restored: &Restored,
-    log: &RunLog,
-) -> RestoreStatus {
-    let gzip = log.finish();
-    match patiently(|| finalize::write(store, name, restored, gzip.clone())).await {
-        Ok(()) => status,
-        // The objects are there all the same; what is missing are the log and the results.
-        Err(error) => {
-            let reason = format!("its log and results cannot be written: {}", one_line(&error));
-            tracing::error!("{reason}");
-            RestoreStatus {
-                phase: Some(match status.phase {
-                    Some(RestorePhase::Failed) => RestorePhase::Failed,
-                    _ => RestorePhase::PartiallyFailed,
-                }),
-                errors: status.errors + 1,
-                failure_reason: match status.failure_reason {
-                    first if first.is_empty() => reason,
-                    first => format!("{first}; {reason}"),
-                },
-                ..status
-            }
-        }
-    }
 }
 
 /// The status of a restore that has failed for a reason.

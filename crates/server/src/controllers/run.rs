@@ -4,14 +4,17 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use bowline_engine::action::Named;
+use bowline_plugin::Kind;
 use bowline_plugin_host as plugin_host;
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
+use crate::events::{Milestone, passed};
 use crate::patch;
+use crate::server::Context;
 use crate::story::one_line;
 
 /// How often a write that ends a run is tried, and the pause after the first failure.
@@ -25,7 +28,13 @@ const QUIET: u32 = 3;
 
 /// The plugins of a run as the engine knows them.
 pub(super) fn named<T: ?Sized>(plugins: Vec<plugin_host::Named<T>>) -> Vec<Named<T>> {
-    plugins.into_iter().map(|plugin| Named { name: plugin.name, plugin: plugin.plugin }).collect()
+    let named = |plugin: plugin_host::Named<T>| {
+        let plugin_host::Named { name, kind, plugin } = plugin;
+        let begins_operations =
+            matches!(kind, Kind::BackupItemActionV2 | Kind::RestoreItemActionV2);
+        Named { name, plugin, begins_operations }
+    };
+    plugins.into_iter().map(named).collect()
 }
 
 /// Tries a few times what should not fail.
@@ -64,16 +73,30 @@ pub(super) async fn until_over<T>(
     (run.await, false)
 }
 
-/// Writes how far a run is, until its object is gone.
-pub(super) async fn show_progress<K>(api: &Api<K>, object: &K, progress: impl Fn() -> Value)
-where
+/// How far a run is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Items {
+    pub(super) done: u64,
+    pub(super) total: u64,
+}
+
+/// Writes how far a run is, until its object is gone. `done_as` is what the field is called that says
+/// how many items are through.
+pub(super) async fn show_progress<K>(
+    context: &Context,
+    api: &Api<K>,
+    object: &K,
+    done_as: &str,
+    progress: impl Fn() -> Items,
+) where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {
+    context.events.tell(object, Milestone::Started).await;
     let mut ticks = interval(PROGRESS);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks.tick().await;
     let mut shown = progress();
-    let mut quiet = 0;
+    let (mut quiet, mut told) = (0, 0);
     loop {
         ticks.tick().await;
         let now = progress();
@@ -81,7 +104,14 @@ where
         if now == shown && quiet < QUIET {
             continue;
         }
-        match patch::patch_status_of(api, object, json!({ "progress": now })).await {
+        let Items { done, total } = now;
+        if let Some(percent) = passed(told, done, total) {
+            told = percent;
+            let milestone = Milestone::Progress { percent, items_done: done, items_total: total };
+            context.events.tell(object, milestone).await;
+        }
+        let change = json!({ "progress": { "totalItems": total, done_as: done } });
+        match patch::patch_status_of(api, object, change).await {
             Ok(Some(_)) => (shown, quiet) = (now, 0),
             Ok(None) => return,
             Err(error) => tracing::debug!("progress cannot be shown: {error}"),

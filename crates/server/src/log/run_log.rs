@@ -75,6 +75,12 @@ impl RunLog {
         span
     }
 
+    /// Lets the log begin with what was logged elsewhere, which is a gzip file.
+    pub fn go_on_from(&self, earlier: &[u8]) {
+        let mut pages = self.pages();
+        pages.done.splice(0..0, earlier.iter().copied());
+    }
+
     /// The log up to now, as a gzip file.
     pub fn snapshot(&self) -> Bytes {
         let mut pages = self.pages();

@@ -43,6 +43,22 @@ impl Messages {
         list.push(message.into());
     }
 
+    /// Adds messages that are not there yet.
+    pub fn merge(&mut self, more: Self) {
+        fn extend(list: &mut Vec<String>, more: Vec<String>) {
+            for message in more {
+                if !list.contains(&message) {
+                    list.push(message);
+                }
+            }
+        }
+        extend(&mut self.velero, more.velero);
+        extend(&mut self.cluster, more.cluster);
+        for (namespace, messages) in more.namespaces {
+            extend(self.namespaces.entry(namespace).or_default(), messages);
+        }
+    }
+
     /// How many there are.
     pub fn count(&self) -> usize {
         let namespaces: usize = self.namespaces.values().map(Vec::len).sum();

@@ -54,6 +54,12 @@ impl Tally {
         (self.attempted.load(Ordering::Relaxed), self.failed.load(Ordering::Relaxed))
     }
 
+    /// Counts hooks that were run and counted elsewhere.
+    pub(in crate::backup) fn take_over(&self, (attempted, failed): (u64, u64)) {
+        self.attempted.fetch_add(attempted, Ordering::Relaxed);
+        self.failed.fetch_add(failed, Ordering::Relaxed);
+    }
+
     /// For how long a pod was quiesced, if it was. It is forgotten then.
     pub fn take_freeze(&self, pod: &ResourceIdentifier) -> Option<Freeze> {
         self.lock().remove(pod)

@@ -5,21 +5,25 @@
 //! makes the changes that were asked for.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_api::annotation;
 use bowline_plugin::{
     Item, OperationId, ResourceIdentifier, RestoreItemAction, RestoreOutput, Wait,
 };
-use bowline_store::file::{RestoreOperation, RestoreOperationSpec};
+use jiff::Timestamp;
 use serde_json::Value;
 use tokio::time::Instant;
 
 use super::super::filter::{self, Reason, Verdict};
+use super::super::note::Acted;
 use super::super::{reset, volume};
 use super::{Why, Working};
 use crate::item::Object;
+use crate::journal::Intent;
+use crate::operation::{Kind, Operation};
+use crate::point::{self, Point};
 use crate::resource::{GroupResource, Resource};
 use crate::selection;
 
@@ -113,7 +117,7 @@ impl Working<'_> {
             return Ok(Shaped::Skipped(reason));
         }
         let status = reset::former_life(&mut value).map_err(|error| error.to_string())?;
-        let mut value = match self.act(&object, value).await? {
+        let mut value = match self.act_noted(&object, value).await? {
             Acted::Changed(value) => value,
             Acted::Skipped(reason) => return Ok(Shaped::Skipped(reason)),
         };
@@ -125,6 +129,35 @@ impl Working<'_> {
         Ok(Shaped::Ready(Box::new(Ready { resource, namespace, value, status })))
     }
 
+    /// Shows the item to the actions, with a note before and after if one of them may begin an
+    /// operation. What they made of it in an earlier process holds.
+    async fn act_noted(&self, object: &Object, value: Value) -> Result<Acted, String> {
+        let Self { context, id, .. } = *self;
+        let intents: Vec<Intent> = context
+            .actions
+            .iter()
+            .filter(|action| action.begins_operations && action.selects(object))
+            .map(|action| Intent { plugin: action.name.to_string(), item: id.clone().into() })
+            .collect();
+        let notes = match &context.notes {
+            Some(notes) if !intents.is_empty() => notes,
+            _ => {
+                let acted = self.act(object, value).await;
+                self.hand_over();
+                return acted;
+            }
+        };
+        if let Some(acted) = notes.before(id).await {
+            return acted;
+        }
+        let block = notes.begin(intents).await?;
+        let acted = self.act(object, value).await;
+        let operations = self.operations();
+        notes.end(block, id, &acted, &operations, &self.report, &context.request).await;
+        self.hand_over();
+        acted
+    }
+
     /// Shows the item to the actions that select it, in order.
     async fn act(&self, object: &Object, value: Value) -> Result<Acted, String> {
         let context = self.context;
@@ -133,14 +166,20 @@ impl Working<'_> {
             if !action.selects(object) {
                 continue;
             }
+            if action.begins_operations {
+                point::pass(Point::Execute);
+            }
             let executed =
                 action.plugin.execute(&item, &object.item, &context.request.restore).await;
+            if action.begins_operations {
+                point::pass(Point::Executed);
+            }
             let output =
                 executed.map_err(|error| format!("the action {} failed: {error}", action.name))?;
             let RestoreOutput { item: changed, additional_items, skip_restore, operation, wait } =
                 output;
             if let Some(operation) = operation {
-                self.stop_operation(action, &operation).await;
+                self.begun(action, operation);
             }
             if skip_restore {
                 return Ok(Acted::Skipped(format!("the action {} says so", action.name)));
@@ -173,7 +212,7 @@ impl Working<'_> {
         for additional in items {
             if !context.contents.has(&additional) {
                 let text = format!("an action wants {additional}, which is not in the backup");
-                context.report.warning(id, text);
+                self.report.warning(id, text);
                 continue;
             }
             let why = Why::NeededBy { parent: id, must_be_included };
@@ -205,7 +244,7 @@ impl Working<'_> {
                         "the action {} cannot say whether what it added is ready: {error}",
                         action.name
                     );
-                    context.report.error(id, text);
+                    self.report.error(id, text);
                     return;
                 }
                 // Not yet, or no answer in time.
@@ -218,7 +257,7 @@ impl Working<'_> {
                     action.name,
                     limit.as_secs_f64()
                 );
-                context.report.error(id, text);
+                self.report.error(id, text);
                 return;
             }
             tokio::time::sleep(READY_PAUSE).await;
@@ -253,38 +292,16 @@ impl Working<'_> {
         Ok(())
     }
 
-    /// Stops work that an action began behind the restore, which nobody would wait for.
-    async fn stop_operation(
-        &self,
-        action: &selection::Action<dyn RestoreItemAction>,
-        operation: &OperationId,
-    ) {
+    /// Notes work that an action has begun behind the restore.
+    fn begun(&self, action: &selection::Action<dyn RestoreItemAction>, operation: OperationId) {
         let Self { context, id, .. } = *self;
-        let cancel = action.plugin.cancel(operation, &context.request.restore);
-        let text = crate::operation::stop(&action.name, operation, cancel).await;
-        context.report.error(id, text.clone());
-        let record = RestoreOperation {
-            spec: RestoreOperationSpec {
-                restore_name: context.request.name.to_string(),
-                restore_uid: context.request.uid.to_string(),
-                restore_item_action: action.name.to_string(),
-                resource_identifier: id.clone().into(),
-                operation_id: operation.to_string(),
-                ..RestoreOperationSpec::default()
-            },
-            status: crate::operation::stopped(text, context.started),
-            ..RestoreOperation::default()
-        };
-        context.operations.lock().unwrap_or_else(PoisonError::into_inner).push(record);
+        let (plugin, now) = (action.name.clone(), Timestamp::now());
+        tracing::info!(item = %id, %plugin, %operation, "an operation was begun");
+        let timeout = context.request.timeouts.item_operation;
+        let begun =
+            Operation::begun(Kind::ItemRestore, plugin, id.clone(), operation, now, timeout);
+        self.begin_operation(begun);
     }
-}
-
-/// What the actions made of an item.
-enum Acted {
-    /// It is to be restored as this.
-    Changed(Value),
-    /// It is not to be restored, and why.
-    Skipped(String),
 }
 
 /// Whether an action wants what it adds to be restored whatever the filters say.

@@ -12,7 +12,9 @@ use kube::core::NamespaceResourceScope;
 use kube::{Api, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 
+use crate::controllers::backup_queue::reach;
 use crate::controllers::lookup::{OpenError, config_map, lookup, open, told};
+use crate::queue::Reach;
 use crate::server::Context;
 use crate::story::one_line;
 
@@ -26,6 +28,11 @@ impl Known {
     /// Opens the store of the backup's location.
     pub(super) async fn open(&self, context: &Context) -> Result<BackupStore, OpenError> {
         open(context, &self.facts.storage_location).await
+    }
+
+    /// What a backup reaches into.
+    pub(super) fn reach(&self, backup: &Backup) -> Reach {
+        self.facts.namespaces.as_ref().map_or(Reach::All, |live| reach(backup, live))
     }
 }
 

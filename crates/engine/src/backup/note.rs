@@ -1,0 +1,292 @@
+//! Notes what must not be forgotten: before a block is touched, and when all of it is over.
+//!
+//! A block is noted if it has pods with hooks, or items that are shown to actions that may begin
+//! operations. What is stored of it goes to the bucket before its end is noted, so that a later
+//! process takes the block over as it is ([`replay`]) and nothing of it is done twice.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, PoisonError};
+
+use bowline_plugin::ResourceIdentifier;
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::archive::{Archive, Entry};
+use super::hook::Tally;
+use super::item::{self, How, Sink};
+use super::{Context, Recovery};
+use crate::item::Object;
+use crate::journal::{Begun, Ended, Intent, Kept, Pod, Record, Told, digest};
+use crate::operation::{Operation, record};
+use crate::point::{self, Point, Verdict};
+use crate::report::{About, Message, Report};
+use crate::resource::GroupResource;
+
+/// How large what is kept of a block may be. A larger one is not kept, and done again if need be.
+const LARGEST: u64 = 256 << 20;
+
+/// What comes of a block, until it is noted.
+pub(super) struct Noted {
+    block: u64,
+    has_pods: bool,
+    pub(super) report: Report,
+    pub(super) tally: Tally,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    visited: Vec<ResourceIdentifier>,
+    operations: Vec<Operation>,
+    stored: Vec<(Object, Entry)>,
+}
+
+impl Noted {
+    pub(super) fn visited(&self, id: &ResourceIdentifier) {
+        self.lock().visited.push(id.clone());
+    }
+
+    pub(super) fn begun(&self, operation: Operation) {
+        self.lock().operations.push(operation);
+    }
+
+    pub(super) fn store(&self, object: &Object, entry: Entry) {
+        self.lock().stored.push((object.clone(), entry));
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What plugins are going to be asked for items.
+pub(super) fn intents<'a>(
+    context: &Context,
+    objects: impl IntoIterator<Item = &'a Object>,
+) -> Vec<Intent> {
+    let mut intents = Vec::new();
+    for object in objects {
+        for action in context.backup_item_actions.iter().filter(|action| action.begins_operations) {
+            if action.selects(object) {
+                intents.push(Intent { plugin: action.name.to_string(), item: object.id().into() });
+            }
+        }
+    }
+    intents
+}
+
+/// Notes that a block is about to be touched. An error means that it must not be.
+pub(super) async fn begin(
+    context: &Context,
+    pods: Vec<Pod>,
+    intents: Vec<Intent>,
+) -> Result<Noted, crate::journal::Error> {
+    let block = context.blocks.fetch_add(1, Ordering::Relaxed);
+    let has_pods = !pods.is_empty();
+    if point::verdict(Point::NoteBegun) == Verdict::Go {
+        context.journal.append(&Record::Begun(Begun { block, pods, intents })).await?;
+    }
+    point::pass(Point::Begun);
+    let (report, tally) = Default::default();
+    Ok(Noted { block, has_pods, report, tally, inner: Mutex::default() })
+}
+
+/// Notes what came of a block, and hands it on.
+pub(super) async fn end(context: &Context, noted: Noted, is_whole: bool, archive: &Archive) {
+    let Noted { block, has_pods, report, tally, inner } = noted;
+    let Inner { visited, operations, stored } =
+        inner.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let (errors, warnings) = report.messages();
+    if !is_whole {
+        // It was broken off, so it is not finished; but nobody is frozen any more.
+        if has_pods {
+            note(context, &Record::Thawed { block }).await;
+        }
+    } else if let Some(kept) = keep(context, block, &stored).await {
+        let (hooks_attempted, hooks_failed) = tally.counts();
+        let told = |message: &Message| Told {
+            item: message.item.clone().map(Into::into),
+            text: message.text.clone(),
+        };
+        let run = context.request.of();
+        let ended = Ended {
+            block,
+            visited: visited.into_iter().map(Into::into).collect(),
+            kept,
+            backup_operations: operations.iter().map(|one| record::of_backup(one, run)).collect(),
+            errors: errors.iter().map(told).collect(),
+            warnings: warnings.iter().map(told).collect(),
+            hooks_attempted,
+            hooks_failed,
+            ..Ended::default()
+        };
+        if point::verdict(Point::NoteEnded) == Verdict::Go {
+            note(context, &Record::Ended(Box::new(ended))).await;
+        }
+        point::pass(Point::Ended);
+    }
+    context.report.take_over(errors, warnings);
+    context.hook_tally.take_over(tally.counts());
+    operations.into_iter().for_each(|operation| context.begun(operation));
+    for (_, entry) in stored {
+        if archive.append(entry).await.is_err() {
+            context.stop();
+        }
+    }
+}
+
+/// Notes something whose loss would only mean that more is done again.
+async fn note(context: &Context, record: &Record) {
+    if let Err(error) = context.journal.append(record).await {
+        tracing::warn!("{error}; if the server ends now, more is done again than need be");
+    }
+}
+
+/// Backs up an item that is a block of its own.
+pub(super) async fn alone(context: &Context, object: Object, how: How, archive: &Archive) {
+    let id = object.id();
+    match begin(context, Vec::new(), intents(context, [&object])).await {
+        Ok(noted) => {
+            let sink = Sink::noted(noted);
+            item::work(context, object, how, &sink).await;
+            if let Some(noted) = sink.into_noted() {
+                end(context, noted, !context.is_over(), archive).await;
+            }
+        }
+        Err(error) => context.report.error(&id, format!("it is not backed up: {error}")),
+    }
+}
+
+/// An item as it is kept in the bucket.
+#[derive(Serialize)]
+struct Line<'a> {
+    group: &'a str,
+    resource: &'a str,
+    item: &'a RawValue,
+}
+
+#[derive(Deserialize)]
+struct OwnedLine {
+    group: String,
+    resource: String,
+    item: Box<RawValue>,
+}
+
+/// Puts what is stored of a block into the bucket. None if that cannot be done; some nothing if there
+/// is nothing.
+async fn keep(context: &Context, block: u64, stored: &[(Object, Entry)]) -> Option<Option<Kept>> {
+    if stored.is_empty() {
+        return Some(None);
+    }
+    let packed = match pack(stored.iter().map(|(object, _)| object)) {
+        Ok(packed) => packed,
+        Err(error) => {
+            tracing::warn!("a block cannot be kept in case the server ends: {error}");
+            return None;
+        }
+    };
+    let sha256 = digest(&packed);
+    point::pass(Point::Keep);
+    let Context { store, request, .. } = context;
+    match store.put_scratch(&request.uid, block, packed).await {
+        Ok(()) => {
+            point::pass(Point::Kept);
+            Some(Some(Kept { number: block, sha256 }))
+        }
+        Err(error) => {
+            let error = bowline_plugin::one_line(&error);
+            tracing::warn!("a block cannot be kept in case the server ends: {error}");
+            None
+        }
+    }
+}
+
+fn pack<'a>(objects: impl Iterator<Item = &'a Object>) -> serde_json::Result<Bytes> {
+    let mut packed = Vec::new();
+    for object in objects {
+        let GroupResource { group, resource } = &object.resource.id;
+        let item = serde_json::from_slice(object.item.json())?;
+        serde_json::to_writer(&mut packed, &Line { group, resource, item })?;
+        packed.push(b'\n');
+    }
+    Ok(packed.into())
+}
+
+/// Takes over the blocks that an earlier process has finished, and tells of those that it has not.
+pub(super) async fn replay(context: &Context, recovery: &Recovery, archive: &Archive) {
+    for ended in &recovery.recovered.finished {
+        replay_block(context, ended, archive).await;
+    }
+    for begun in &recovery.recovered.unfinished {
+        for Intent { plugin, item } in &begun.intents {
+            let id: ResourceIdentifier = item.clone().into();
+            let text = format!(
+                "the server ended while the plugin {plugin} had this item, and the plugin is shown \
+                 it again: what it had begun, if anything, may be left over"
+            );
+            context.report.warning(&id, text);
+        }
+    }
+}
+
+async fn replay_block(context: &Context, ended: &Ended, archive: &Archive) {
+    let message =
+        |told: &Told| Message { item: told.item.clone().map(Into::into), text: told.text.clone() };
+    context.report.take_over(ended.errors.iter().map(message), ended.warnings.iter().map(message));
+    context.hook_tally.take_over((ended.hooks_attempted, ended.hooks_failed));
+    for id in &ended.visited {
+        context.seen.claim(&id.clone().into());
+    }
+    let timeout = context.request.item_operation_timeout();
+    for operation in &ended.backup_operations {
+        match record::from_backup(operation.clone(), timeout, context.started) {
+            Ok(operation) => context.begun(operation),
+            Err(error) => context.report.error(About::Run, error.to_string()),
+        }
+    }
+    match unpack(context, ended).await {
+        Ok(objects) => {
+            for object in objects {
+                item::meet(context, &object);
+                context.inventory.add(&object);
+                context.progress.done();
+                if archive.append(Entry::new(&object, None)).await.is_err() {
+                    context.stop();
+                }
+            }
+        }
+        Err(error) => {
+            let text = format!(
+                "what an earlier attempt kept of some items is lost, so that they are not in the \
+                 backup: {error}"
+            );
+            context.report.error(About::Run, text);
+        }
+    }
+}
+
+/// What was kept of a block.
+async fn unpack(context: &Context, ended: &Ended) -> Result<Vec<Object>, String> {
+    let Some(kept) = &ended.kept else { return Ok(Vec::new()) };
+    let Context { store, request, .. } = context;
+    let read = store.scratch(&request.uid, kept.number, LARGEST).await;
+    let packed = match read {
+        Ok(Some(packed)) => packed,
+        Ok(None) => return Err(format!("object {} is not in the bucket", kept.number)),
+        Err(error) => return Err(bowline_plugin::one_line(&error)),
+    };
+    if digest(&packed) != kept.sha256 {
+        return Err(format!("object {} in the bucket is not what was put there", kept.number));
+    }
+    let mut objects = Vec::new();
+    for line in serde_json::Deserializer::from_slice(&packed).into_iter::<OwnedLine>() {
+        let OwnedLine { group, resource, item } = line.map_err(|error| error.to_string())?;
+        let id = GroupResource { group, resource };
+        let resource = context.resources.find(&id);
+        let resource = resource.ok_or_else(|| format!("{id} is not served any more"))?;
+        let json = Bytes::from(Box::<str>::from(item).into_string());
+        objects.push(Object::from_json(resource, json).map_err(|error| error.to_string())?);
+    }
+    Ok(objects)
+}

@@ -1,0 +1,198 @@
+//! Stores items again that operations have changed.
+//!
+//! Each is fetched afresh and shown to the actions once more. The archive is copied from the bucket
+//! into a file without a name, and from there back again, with these items in the place of their
+//! earlier forms. The copy in the bucket is replaced in one go, so a kill leaves one or the other.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bowline_plugin::ResourceIdentifier;
+use bowline_store::file::ResourceList;
+use bowline_store::pipe;
+use flate2::read::MultiGzDecoder;
+use jiff::Timestamp;
+
+use super::archive;
+use super::item::{self, How, Sink};
+use super::spool::{Place, Spool};
+use super::{Context, Fatal, Run, assemble, own, upload};
+use crate::item::Object;
+use crate::operation::Operation;
+use crate::report::Report;
+
+/// The largest item that is copied.
+const LARGEST: u64 = 64 << 20;
+
+/// What came of storing items again.
+#[derive(Debug)]
+pub struct Replaced {
+    /// What went wrong with items.
+    pub report: Report,
+    /// How many items were stored again, or why the archive is as it was.
+    pub outcome: Result<usize, Fatal>,
+}
+
+/// Items that are stored again, on disk until then.
+pub(super) struct Fresh {
+    spool: Spool,
+    places: Mutex<BTreeMap<String, Place>>,
+    names: Mutex<Vec<(String, String)>>,
+}
+
+impl Fresh {
+    pub(super) fn new(spool: Spool) -> Self {
+        Self { spool, places: Mutex::default(), names: Mutex::default() }
+    }
+
+    pub(super) fn store(&self, object: &Object) -> io::Result<()> {
+        let place = self.spool.put(&object.item)?;
+        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        for path in archive::paths(&object.resource, &object.namespace, &object.name) {
+            places.insert(path, place);
+        }
+        let kind = format!("{}/{}", object.resource.api_version(), object.resource.kind);
+        let name = match object.namespace.as_str() {
+            "" => object.name.clone(),
+            namespace => format!("{namespace}/{}", object.name),
+        };
+        self.names.lock().unwrap_or_else(PoisonError::into_inner).push((kind, name));
+        Ok(())
+    }
+}
+
+/// The items that operations ask to be stored again, each once.
+pub fn items_of(operations: &[Operation]) -> Vec<ResourceIdentifier> {
+    let mut items: Vec<_> =
+        operations.iter().flat_map(|operation| operation.post_operation_items.clone()).collect();
+    items.sort();
+    items.dedup();
+    items
+}
+
+/// Stores items again in the archive of a backup.
+pub async fn run(run: Run, items: Vec<ResourceIdentifier>, now: Timestamp) -> Replaced {
+    let report = Arc::new(Report::default());
+    let context = match Box::pin(assemble(run, Arc::clone(&report), now)).await {
+        Ok(context) => context,
+        Err(fatal) => return Replaced { report: own(report), outcome: Err(fatal) },
+    };
+    let outcome = replace(&context, items).await;
+    drop(context);
+    Replaced { report: own(report), outcome }
+}
+
+async fn replace(context: &Context, items: Vec<ResourceIdentifier>) -> Result<usize, Fatal> {
+    let sink = Sink::fresh(Fresh::new(context.spool.clone()));
+    for id in &items {
+        if context.is_over() {
+            return Err(Fatal::Canceled);
+        }
+        visit(context, id, &sink).await;
+    }
+    let Some(Fresh { spool, places, names }) = sink.into_fresh() else { return Ok(0) };
+    let places = places.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let names = names.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if places.is_empty() {
+        return Ok(0);
+    }
+    rewrite(context, spool, places).await?;
+    let count = names.len();
+    list(context, names).await?;
+    Ok(count)
+}
+
+async fn visit(context: &Context, id: &ResourceIdentifier, sink: &Sink<'_>) {
+    let Some((resource, id)) = context.resolve(id) else {
+        let text = "an operation asked to store it again, and the cluster has no such kind";
+        context.report.error(id, text);
+        return;
+    };
+    match context.cluster.get(&resource, &id.namespace, &id.name).await {
+        Ok(Some(object)) => {
+            let how = How { is_wanted: true, ..How::default() };
+            item::visit(context, object, how, sink).await;
+        }
+        // Its earlier form stays.
+        Ok(None) => tracing::info!(item = %id, "not stored again: it is gone"),
+        Err(error) => {
+            let text = format!("it cannot be read to be stored again: {error}");
+            context.report.error(&id, text);
+        }
+    }
+}
+
+/// Copies the archive, with some files replaced and those added that it does not have.
+async fn rewrite(
+    context: &Context,
+    spool: Spool,
+    places: BTreeMap<String, Place>,
+) -> Result<(), Fatal> {
+    let Context { store, request, options, .. } = context;
+    let found = store.contents(&request.name).await.map_err(Fatal::Look)?;
+    let found = found.ok_or(Fatal::NoArchive)?;
+    let kept = upload::keep(found, &options.scratch).await.map_err(Fatal::Scratch)?;
+    let old = upload::rewound(&kept).await.map_err(Fatal::Scratch)?;
+    let (writer, stream) = pipe::pipe();
+    let seconds = u64::try_from(context.started.as_second()).unwrap_or_default();
+    let copying = tokio::task::spawn_blocking(move || copy(old, writer, &spool, places, seconds));
+    let uploaded = upload::contents(store, &request.name, stream, &options.scratch).await;
+    match copying.await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => return Err(Fatal::Archive(error)),
+        Err(error) => return Err(Fatal::Archive(io::Error::other(error))),
+    }
+    Ok(uploaded?)
+}
+
+fn copy(
+    old: File,
+    writer: pipe::Writer,
+    spool: &Spool,
+    mut places: BTreeMap<String, Place>,
+    seconds: u64,
+) -> io::Result<()> {
+    let mut tar = archive::builder(writer);
+    let mut entries = tar::Archive::new(MultiGzDecoder::new(io::BufReader::new(old)));
+    for entry in entries.entries()? {
+        let mut entry = entry?;
+        if !entry.header().entry_type().is_file() {
+            continue;
+        }
+        let path = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
+        if let Some(place) = places.remove(&path) {
+            archive::append(&mut tar, &path, spool.get(place)?.json(), seconds)?;
+            continue;
+        }
+        let size = entry.size();
+        if size > LARGEST {
+            return Err(io::Error::other(format!("{path} in the archive is {size} bytes long")));
+        }
+        archive::append_from(&mut tar, &path, size, entry.by_ref().take(size), seconds)?;
+    }
+    for (path, place) in places {
+        archive::append(&mut tar, &path, spool.get(place)?.json(), seconds)?;
+    }
+    tar.into_inner()?.finish()?.finish()
+}
+
+/// Adds items to the list of what the archive holds.
+async fn list(context: &Context, names: Vec<(String, String)>) -> Result<(), Fatal> {
+    let Context { store, request, .. } = context;
+    let list = store.get::<ResourceList>(&request.name).await.map_err(Fatal::Look)?;
+    let mut list = list.unwrap_or_default();
+    let mut is_new = false;
+    for (kind, name) in names {
+        let of_kind = list.0.entry(kind).or_default();
+        if let Err(place) = of_kind.binary_search(&name) {
+            of_kind.insert(place, name);
+            is_new = true;
+        }
+    }
+    if is_new {
+        store.put(&request.name, &list).await.map_err(Fatal::Look)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,90 @@
+//! Where a run is, and what that is called at the border.
+//!
+//! Inside, a run has a [`Stage`], and either everything went well so far or it did not. Velero has a
+//! phase for each pair, and its tools know no others.
+
+use bowline_api::{BackupPhase, RestorePhase};
+
+/// Where a run is, once it has begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Stage {
+    /// Items are backed up or restored.
+    Items,
+    /// All items are through; operations go on behind them.
+    Waiting,
+    /// All operations have ended; the last files are written.
+    Finalizing,
+    /// It is over.
+    Over,
+}
+
+/// The stage that follows the items.
+pub fn after_items(has_open_operations: bool) -> Stage {
+    if has_open_operations { Stage::Waiting } else { Stage::Finalizing }
+}
+
+/// What a backup's stage is called.
+pub fn of_backup(stage: Stage, is_tainted: bool) -> BackupPhase {
+    match (stage, is_tainted) {
+        (Stage::Items, _) => BackupPhase::InProgress,
+        (Stage::Waiting, false) => BackupPhase::WaitingForPluginOperations,
+        (Stage::Waiting, true) => BackupPhase::WaitingForPluginOperationsPartiallyFailed,
+        (Stage::Finalizing, false) => BackupPhase::Finalizing,
+        (Stage::Finalizing, true) => BackupPhase::FinalizingPartiallyFailed,
+        (Stage::Over, false) => BackupPhase::Completed,
+        (Stage::Over, true) => BackupPhase::PartiallyFailed,
+    }
+}
+
+/// The stage that a backup's phase means; none for those before its beginning and after its end.
+pub fn backup_stage(phase: &BackupPhase) -> Option<Stage> {
+    match phase {
+        BackupPhase::InProgress => Some(Stage::Items),
+        BackupPhase::WaitingForPluginOperations
+        | BackupPhase::WaitingForPluginOperationsPartiallyFailed => Some(Stage::Waiting),
+        BackupPhase::Finalizing | BackupPhase::FinalizingPartiallyFailed => Some(Stage::Finalizing),
+        _ => None,
+    }
+}
+
+/// What a restore's stage is called.
+pub fn of_restore(stage: Stage, is_tainted: bool) -> RestorePhase {
+    match (stage, is_tainted) {
+        (Stage::Items, _) => RestorePhase::InProgress,
+        (Stage::Waiting, false) => RestorePhase::WaitingForPluginOperations,
+        (Stage::Waiting, true) => RestorePhase::WaitingForPluginOperationsPartiallyFailed,
+        (Stage::Finalizing, false) => RestorePhase::Finalizing,
+        (Stage::Finalizing, true) => RestorePhase::FinalizingPartiallyFailed,
+        (Stage::Over, false) => RestorePhase::Completed,
+        (Stage::Over, true) => RestorePhase::PartiallyFailed,
+    }
+}
+
+/// The stage that a restore's phase means; none for those before its beginning and after its end.
+pub fn restore_stage(phase: &RestorePhase) -> Option<Stage> {
+    match phase {
+        RestorePhase::InProgress => Some(Stage::Items),
+        RestorePhase::WaitingForPluginOperations
+        | RestorePhase::WaitingForPluginOperationsPartiallyFailed => Some(Stage::Waiting),
+        RestorePhase::Finalizing | RestorePhase::FinalizingPartiallyFailed => {
+            Some(Stage::Finalizing)
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_stage_is_read_from_what_it_is_called_until_it_is_over() {
+        for stage in [Stage::Items, Stage::Waiting, Stage::Finalizing, Stage::Over] {
+            for is_tainted in [false, true] {
+                let expected = Some(stage).filter(|stage| *stage != Stage::Over);
+                assert_eq!(backup_stage(&of_backup(stage, is_tainted)), expected);
+                assert_eq!(restore_stage(&of_restore(stage, is_tainted)), expected);
+            }
+        }
+    }
+}

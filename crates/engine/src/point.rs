@@ -1,0 +1,138 @@
+//! The instants at which a kill tells most: before and after every effect on the outside.
+//!
+//! The code names them as it passes. A harness [watches](watch) and ends the process at one of them;
+//! nobody watches in production, and passing costs a load.
+
+use std::sync::OnceLock;
+
+/// Declares the points, and the list of all of them.
+macro_rules! points {
+    ($($(#[$doc:meta])* $name:ident = $text:literal,)+) => {
+        /// An instant in the life of a run.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Point {
+            $($(#[$doc])* $name,)+
+        }
+
+        impl Point {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$name,)+];
+
+            /// What a harness calls it.
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$name => $text,)+
+                }
+            }
+        }
+    };
+}
+
+points! {
+    /// A Backup is said to be in progress.
+    BackupInProgress = "backup-in-progress",
+    /// The journal of a run says that a process has taken it up.
+    Attempt = "attempt",
+    /// A block is about to be noted in the journal.
+    NoteBegun = "note-begun",
+    /// It was.
+    Begun = "begun",
+    /// A pod is about to be frozen.
+    PreHook = "pre-hook",
+    /// It may be frozen.
+    Frozen = "frozen",
+    /// An action is about to be shown an item.
+    Execute = "execute",
+    /// It was.
+    Executed = "executed",
+    /// A pod is about to be thawed.
+    PostHook = "post-hook",
+    /// It is.
+    Thawed = "thawed",
+    /// The items of a block are about to be put into the bucket.
+    Keep = "keep",
+    /// They are.
+    Kept = "kept",
+    /// The end of a block is about to be noted in the journal.
+    NoteEnded = "note-ended",
+    /// It was.
+    Ended = "ended",
+    /// A thaw after a restart is about to be noted.
+    NoteThawed = "note-thawed",
+    /// The archive of a backup is in the bucket.
+    ArchiveUploaded = "archive-uploaded",
+    /// The files beside it are.
+    FilesWritten = "files-written",
+    /// A Backup is said to wait for its operations, or to be finalized.
+    BackupCollected = "backup-collected",
+    /// The operations file was written again.
+    OperationsWritten = "operations-written",
+    /// A Backup is said to be finalized.
+    BackupFinalizing = "backup-finalizing",
+    /// Its archive was written again.
+    ArchiveReplaced = "archive-replaced",
+    /// Its results were.
+    ResultsWritten = "results-written",
+    /// The commit record is about to be written.
+    Commit = "commit",
+    /// It was.
+    Committed = "committed",
+    /// A Backup is said to be over.
+    BackupOver = "backup-over",
+    /// Its journal was removed.
+    JournalRemoved = "journal-removed",
+    /// A Restore is said to be in progress.
+    RestoreInProgress = "restore-in-progress",
+    /// An object is about to be created.
+    Create = "create",
+    /// It was.
+    Created = "created",
+    /// The files of a restore are in the bucket.
+    RestoreFilesWritten = "restore-files-written",
+    /// A Restore is said to wait for its operations, or to be finalized.
+    RestoreCollected = "restore-collected",
+    /// A Restore is said to be over.
+    RestoreOver = "restore-over",
+}
+
+/// What a watcher says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Go on.
+    Go,
+    /// Leave out what comes next, so that a harness can see what that costs.
+    LeaveOut,
+}
+
+type Watcher = Box<dyn Fn(Point) -> Verdict + Send + Sync>;
+
+static WATCHER: OnceLock<Watcher> = OnceLock::new();
+
+/// Watches this process pass its points. Only the first watcher counts.
+pub fn watch(watcher: impl Fn(Point) -> Verdict + Send + Sync + 'static) {
+    // A second one is a mistake of a harness, which its own checks find.
+    let _ = WATCHER.set(Box::new(watcher));
+}
+
+/// Passes a point.
+pub fn pass(point: Point) {
+    let _ = verdict(point);
+}
+
+/// Passes a point before something that may be left out.
+pub fn verdict(point: Point) -> Verdict {
+    WATCHER.get().map_or(Verdict::Go, |watcher| watcher(point))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_point_has_a_name_of_its_own() {
+        let names: BTreeSet<&str> = Point::ALL.iter().map(|point| point.as_str()).collect();
+        assert_eq!(names.len(), Point::ALL.len());
+    }
+}

@@ -1,0 +1,246 @@
+//! Operations, and backups that go on after their process has died.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use bowline_api::{Backup, BackupPhase};
+use bowline_engine::action::Named;
+use bowline_engine::backup::{self, Fatal, Recovery, finalize, replace, thaw_left};
+use bowline_engine::cluster::{Executed, Fake};
+use bowline_engine::journal::{InMemory, Record, Recovered, recover};
+use bowline_engine::operation::{Counts, State};
+use bowline_engine::report::Report;
+use bowline_plugin::{
+    BackupItemAction, BackupOutput, Encoded, Item, OperationId, ResourceIdentifier,
+    ResourceSelector,
+};
+use bowline_store::BackupStore;
+use bowline_store::backend::Memory;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::backup::{
+    Run, commands, config_map, namespace, pod, run_of, store_in, take, with_hooks,
+};
+
+/// Begins an operation for every config map, and notes which it was shown.
+#[derive(Default)]
+struct Begins {
+    shown: Mutex<Vec<String>>,
+}
+
+#[async_trait]
+impl BackupItemAction for Begins {
+    async fn applies_to(&self) -> bowline_plugin::Result<ResourceSelector> {
+        Ok(ResourceSelector::resources(["configmaps"]))
+    }
+
+    async fn execute(
+        &self,
+        item: &Item,
+        _: &Encoded<Backup>,
+    ) -> bowline_plugin::Result<BackupOutput> {
+        let object: Value = item.parse().unwrap();
+        let name = object["metadata"]["name"].as_str().unwrap().to_owned();
+        self.shown.lock().unwrap().push(name.clone());
+        let mut output = BackupOutput::unchanged(item);
+        output.operation = OperationId::new(format!("op-{name}"));
+        output.post_operation_items = vec![map_id(&name)];
+        Ok(output)
+    }
+}
+
+fn map_id(name: &str) -> ResourceIdentifier {
+    ResourceIdentifier {
+        group: String::new(),
+        resource: "configmaps".into(),
+        namespace: "shop".into(),
+        name: name.into(),
+    }
+}
+
+fn cluster() -> Arc<Fake> {
+    let db = with_hooks(pod("shop", "db", &[]), "freeze", "thaw");
+    let all = [namespace("shop"), config_map("shop", "a"), config_map("shop", "b"), db];
+    Arc::new(all.into_iter().fold(Fake::usual(), Fake::with))
+}
+
+/// A backup that goes on from what a journal says.
+async fn go_on(
+    cluster: &Arc<Fake>,
+    store: &BackupStore,
+    records: Vec<Record>,
+) -> (Run, Arc<Begins>, Vec<Record>) {
+    let (action, journal) = (Arc::new(Begins::default()), Arc::new(InMemory::default()));
+    let mut run = run_of(cluster, json!({}), store.clone()).await;
+    let name = "test.io/begins".parse().unwrap();
+    run.backup_item_actions = vec![Named::asynchronous(name, action.clone())];
+    run.journal = Arc::clone(&journal) as _;
+    run.recovery = Recovery { recovered: recover(records), report: Report::default() };
+    (take(run).await, action, journal.records())
+}
+
+#[tokio::test]
+async fn a_backup_with_operations_waits_for_them() {
+    let (run, _, _) = go_on(&cluster(), &store_in(Memory::with_bucket("b")), Vec::new()).await;
+    assert_eq!(run.errors(), [""; 0]);
+    assert_eq!(Counts::of(&run.taken.operations).attempted, 2);
+    assert!(run.taken.operations.iter().all(|operation| operation.state == State::New));
+    let status = finalize::status(&Backup::default(), &run.taken);
+    assert_eq!(status.phase, Some(BackupPhase::WaitingForPluginOperations));
+    assert_eq!(status.backup_item_operations_attempted, 2);
+    assert_eq!(status.backup_item_operations_failed, 0);
+}
+
+#[tokio::test]
+async fn wherever_a_process_dies_the_next_one_finishes_and_repeats_nothing_that_was_noted() {
+    let cluster = cluster();
+    let memory = Memory::with_bucket("b");
+    let store = store_in(memory);
+    let (whole, _, records) = go_on(&cluster, &store, Vec::new()).await;
+    // Two items and a pod, each with a note before and after.
+    assert_eq!(records.len(), 6, "{records:#?}");
+    for length in 0..=records.len() {
+        let noted = records[..length].to_vec();
+        let recovered = recover(noted.clone());
+        let (run, action, _) = go_on(&cluster, &store, noted).await;
+        assert_eq!(run.errors(), [""; 0], "after {length} notes");
+        assert_eq!(run.stored(), whole.stored(), "after {length} notes");
+        let ids = |run: &Run| {
+            let mut ids: Vec<_> =
+                run.taken.operations.iter().map(|operation| operation.id.to_string()).collect();
+            ids.sort();
+            ids
+        };
+        assert_eq!(ids(&run), ids(&whole), "no operation is lost or doubled");
+        let shown = action.shown.lock().unwrap().clone();
+        for ended in &recovered.finished {
+            for visited in &ended.visited {
+                assert!(!shown.contains(&visited.name), "{visited:?} after {length} notes");
+            }
+        }
+        let unfinished = recovered.unfinished.iter().flat_map(|begun| &begun.intents).count();
+        assert_eq!(run.warnings().len(), unfinished, "{:?}", run.warnings());
+        assert_eq!(run.taken.hooks, whole.taken.hooks, "after {length} notes");
+    }
+}
+
+#[tokio::test]
+async fn what_was_told_of_a_finished_block_is_told_again() {
+    let cluster = Fake::usual().with(namespace("shop")).with(with_hooks(
+        pod("shop", "db", &[]),
+        "freeze",
+        "thaw",
+    ));
+    let cluster = Arc::new(cluster.answering(|exec| {
+        let failure = (exec.command[0] == "thaw").then(|| "it is stuck".to_owned());
+        Ok(Executed { output: String::new(), failure })
+    }));
+    let store = store_in(Memory::with_bucket("b"));
+    let (first, _, records) = go_on(&cluster, &store, Vec::new()).await;
+    assert_eq!(first.errors().len(), 1);
+    let before = commands(&cluster).len();
+    let (again, _, _) = go_on(&cluster, &store, records).await;
+    assert_eq!(again.errors(), first.errors());
+    assert_eq!(again.taken.hooks, first.taken.hooks);
+    assert_eq!(commands(&cluster).len(), before, "nothing was run in the pod again");
+}
+
+#[tokio::test]
+async fn bytes_that_were_tampered_with_are_an_error_and_not_in_the_archive() {
+    let cluster = cluster();
+    let store = store_in(Memory::with_bucket("b"));
+    let (_, _, records) = go_on(&cluster, &store, Vec::new()).await;
+    let run = run_of(&cluster, json!({}), store.clone()).await;
+    let kept = records.iter().find_map(|record| match record {
+        Record::Ended(ended) => ended.kept.clone(),
+        _ => None,
+    });
+    let number = kept.unwrap().number;
+    store.put_scratch(&run.request.uid, number, "{}".into()).await.unwrap();
+    let (run, _, _) = go_on(&cluster, &store, records).await;
+    let errors = run.errors();
+    assert!(errors[0].contains("is not what was put there"), "{errors:?}");
+}
+
+#[tokio::test]
+async fn pods_that_were_frozen_are_thawed_and_others_of_their_name_are_not() {
+    let mut db = with_hooks(pod("shop", "db", &[]), "freeze", "thaw");
+    db["metadata"]["uid"] = json!("uid-1");
+    for (uid, expected) in [("uid-1", vec!["thaw db".to_owned()]), ("uid-2", Vec::new())] {
+        let cluster = Fake::usual().with(namespace("shop")).with(db.clone());
+        let pods = vec![bowline_engine::journal::Pod {
+            namespace: "shop".into(),
+            name: "db".into(),
+            uid: uid.into(),
+        }];
+        let recovered = Recovered { frozen: BTreeMap::from([(7, pods)]), ..Recovered::default() };
+        let (journal, report) = (InMemory::default(), Report::default());
+        let backup = Backup::default();
+        thaw_left(&cluster, &backup, &recovered, &journal, &report).await.unwrap();
+        assert_eq!(commands(&cluster), expected, "{uid}");
+        assert_eq!(journal.records(), [Record::Thawed { block: 7 }]);
+        assert_eq!(report.errors(), 0);
+    }
+}
+
+#[tokio::test]
+async fn items_that_operations_changed_are_replaced_in_the_archive_and_nothing_else_is() {
+    let cluster = cluster();
+    let store = store_in(Memory::with_bucket("b"));
+    let (before, _, _) = go_on(&cluster, &store, Vec::new()).await;
+    finalize::write(
+        &store,
+        &run_of(&cluster, json!({}), store.clone()).await.request.name,
+        &before.taken,
+        run_of(&cluster, json!({}), store.clone()).await.request.of(),
+        bytes::Bytes::new(),
+    )
+    .await
+    .unwrap();
+    let mut changed = config_map("shop", "a");
+    changed["data"] = json!({"is": "final"});
+    cluster.put(changed);
+    cluster.put(config_map("shop", "new"));
+    let mut items = replace::items_of(&before.taken.operations);
+    items.extend([map_id("new"), map_id("gone")]);
+    let run = run_of(&cluster, json!({}), store.clone()).await;
+    let name = run.request.name.clone();
+    let replaced = replace::run(run, items, Timestamp::UNIX_EPOCH).await;
+    assert_eq!(replaced.report.errors(), 0);
+    assert_eq!(replaced.outcome.unwrap(), 3);
+    let after = crate::backup::archive_of(&store, &name).await;
+    for (path, content) in &before.archive {
+        if path.ends_with("/shop/a.json") {
+            assert_eq!(after[path]["data"], json!({"is": "final"}), "{path}");
+        } else {
+            assert_eq!(after[path], *content, "{path}");
+        }
+    }
+    let added: Vec<_> = after.keys().filter(|path| !before.archive.contains_key(*path)).collect();
+    assert_eq!(added.len(), 2, "{added:?}");
+    let list: bowline_store::file::ResourceList = store.get(&name).await.unwrap().unwrap();
+    assert!(list.0["v1/ConfigMap"].contains(&"shop/new".to_owned()));
+}
+
+#[tokio::test]
+async fn a_backup_that_is_cancelled_thaws_begins_nothing_more_and_tells_what_it_had_begun() {
+    let cancel = tokio_util::sync::CancellationToken::new();
+    let canceling = cancel.clone();
+    let db = with_hooks(pod("shop", "db", &[]), "freeze", "thaw");
+    let all = [namespace("shop"), config_map("shop", "a"), db];
+    let cluster = all.into_iter().fold(Fake::usual(), Fake::with).answering(move |_| {
+        canceling.cancel();
+        Ok(Executed { output: String::new(), failure: None })
+    });
+    let cluster = Arc::new(cluster);
+    let mut run = run_of(&cluster, json!({}), store_in(Memory::with_bucket("b"))).await;
+    run.cancel = cancel;
+    let journal = Arc::new(InMemory::default());
+    run.journal = Arc::clone(&journal) as _;
+    let taken = backup::run(run, Timestamp::UNIX_EPOCH).await;
+    assert!(matches!(taken.archive, Err(Fatal::Canceled)), "{:?}", taken.archive);
+    assert_eq!(commands(&cluster), ["freeze db", "thaw db"]);
+    assert!(recover(journal.records()).frozen.is_empty());
+}

@@ -1,0 +1,100 @@
+//! The last stage: items that operations have changed are stored again, and the commit record is
+//! written.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bowline_engine::backup::{Progress, Recovery, replace};
+use bowline_engine::point::{self, Point};
+use bowline_engine::report::{About, Report};
+use bowline_plugin::ResourceIdentifier;
+use bowline_store::BackupStore;
+use futures::stream;
+use jiff::Timestamp;
+
+use super::wait::bucket;
+use super::{Course, Then, WorkError, canceled_status, commit, failed, recover};
+use crate::controllers::run::patiently;
+use crate::story::one_line;
+
+impl Course<'_> {
+    /// Ends a backup whose operations have ended.
+    pub(super) async fn finish(&self) -> Result<Then, WorkError> {
+        let store = match recover::committed(self.context, &self.backup).await {
+            Ok(recover::Committed::Yes(status)) => return Ok(Then::Over(status)),
+            Ok(recover::Committed::No(store)) => store,
+            Err(unseen) if unseen.is_retryable => return Err(unseen.into()),
+            Err(unseen) => return Ok(Then::Over(Box::new(failed(&self.status(), unseen.told())))),
+        };
+        let (operations, report) = self.operations(&store).await?;
+        let items = replace::items_of(&operations);
+        if !items.is_empty() && !self.cancel.is_cancelled() {
+            self.replace(&store, items, &report).await?;
+            point::pass(Point::ArchiveReplaced);
+        }
+        let mut status = self.status();
+        if let Err(error) = self.add_results(&store, &report, &mut status).await {
+            if error.is_retryable() {
+                return Err(WorkError::Bucket(one_line(&error)));
+            }
+            let reason = format!("cannot write the results: {}", one_line(&error));
+            return Ok(Then::Over(Box::new(failed(&status, reason))));
+        }
+        point::pass(Point::ResultsWritten);
+        self.write_log(&store).await?;
+        let status = if self.cancel.is_cancelled() { canceled_status(&status) } else { status };
+        Ok(Then::Over(Box::new(commit(&store, &self.backup, &status).await?)))
+    }
+
+    /// Stores items again that operations have changed.
+    async fn replace(
+        &self,
+        store: &BackupStore,
+        items: Vec<ResourceIdentifier>,
+        report: &Report,
+    ) -> Result<(), WorkError> {
+        let request = match self.request().await? {
+            Ok(request) => request,
+            Err(errors) => {
+                let text = format!("items that operations changed are not stored again: {errors}");
+                report.error(About::Run, text);
+                return Ok(());
+            }
+        };
+        let progress = Arc::new(Progress::default());
+        let run = self.engine_run(request, store.clone(), Recovery::default(), progress);
+        let replaced = Box::pin(replace::run(run, items, Timestamp::now())).await;
+        let (errors, warnings) = replaced.report.messages();
+        report.take_over(errors, warnings);
+        match replaced.outcome {
+            Ok(count) => tracing::info!(items = count, "items were stored again"),
+            Err(fatal) => {
+                let reason = fatal.told();
+                let text = format!("items that operations changed are not stored again: {reason}");
+                report.error(About::Run, text);
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets the log go on from what an earlier process has written of it.
+    pub(super) async fn recall_log(&self, store: &BackupStore) -> Result<(), WorkError> {
+        if self.log_is_short.swap(false, Ordering::Relaxed)
+            && let Some(log) = bucket(store.log(&self.name).await)?
+        {
+            self.log.go_on_from(&log);
+        }
+        Ok(())
+    }
+
+    /// Adds to the log in the bucket what was logged since.
+    async fn write_log(&self, store: &BackupStore) -> Result<(), WorkError> {
+        self.recall_log(store).await?;
+        let log = self.log.snapshot();
+        let put = || store.put_log(&self.name, Box::pin(stream::iter([Ok(log.clone())])));
+        if let Err(error) = patiently(put).await {
+            tracing::warn!("the end of the log cannot be written: {}", one_line(&error));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,252 @@
+//! The first stage: the engine takes the backup, and all files but the commit record are written.
+
+use std::sync::Arc;
+
+use bowline_api::{Backup, BackupStatus};
+use bowline_engine::backup::request::Request;
+use bowline_engine::backup::{self, Fatal, Progress, Recovery, Taken, ThawError, finalize};
+use bowline_engine::cluster::ApiServer;
+use bowline_engine::journal::{ATTEMPTS, Recovered};
+use bowline_engine::operation::{Board, Operation};
+use bowline_engine::point::{self, Point};
+use bowline_engine::report::Report;
+use bowline_plugin::Encoded;
+use bowline_store::BackupStore;
+use jiff::Timestamp;
+use serde_json::json;
+
+use super::{
+    Course, Then, WorkError, canceled_status, clean, commit, failed, recover, with_conditions,
+};
+use crate::controllers::operations::{Actions, Followed, Nobody, follow};
+use crate::controllers::run::{Items, named, patiently, show_progress, until_over};
+use crate::events::Milestone;
+use crate::patch;
+use crate::queue::Reach;
+use crate::story::one_line;
+
+/// How many LISTs one backup makes at a time.
+const CONNECTIONS: usize = 4;
+
+impl Course<'_> {
+    /// Goes on with a backup whose server ended while it was in progress: first of all thaws what may
+    /// be frozen, which needs no bucket.
+    pub(super) async fn resume(&self, recovered: Recovered) -> Result<Then, WorkError> {
+        let report = Report::default();
+        let cluster = self.cluster();
+        let thawed =
+            backup::thaw_left(&*cluster, &self.backup, &recovered, &*self.journal, &report).await;
+        match thawed {
+            Ok(()) => {}
+            Err(error @ (ThawError::Cluster(_) | ThawError::Journal(_))) => {
+                return Err(WorkError::Thaw(one_line(&error)));
+            }
+            // It will not be otherwise the next time.
+            Err(error) => tracing::error!("{}", one_line(&error)),
+        }
+        let end = |reason: String| Then::Over(Box::new(failed(&self.status(), reason)));
+        let store = match recover::committed(self.context, &self.backup).await {
+            Ok(recover::Committed::Yes(status)) => return Ok(Then::Over(status)),
+            Ok(recover::Committed::No(store)) => store,
+            Err(unseen) if unseen.is_retryable => return Err(unseen.into()),
+            Err(unseen) => return Ok(end(unseen.told())),
+        };
+        if recovered.attempts >= ATTEMPTS {
+            let reason = format!(
+                "the server has ended {} times while it ran this backup; it is not tried again",
+                recovered.attempts
+            );
+            return self.give_up(reason, &recovered, &store).await;
+        }
+        let request = match self.request().await? {
+            Ok(request) => request,
+            Err(errors) => {
+                let reason = format!("it is not valid any more: {errors}");
+                return self.give_up(reason, &recovered, &store).await;
+            }
+        };
+        tracing::info!(
+            attempt = recovered.attempts + 1,
+            blocks = recovered.finished.len(),
+            "the server ended during this backup, which goes on"
+        );
+        let attempt = u32::try_from(recovered.attempts + 1).unwrap_or(u32::MAX);
+        self.tell(Milestone::Resumed { attempt }).await;
+        // What it reaches into is not known to a queue that has just begun.
+        self.items(request, Reach::All, store, Recovery { recovered, report }).await
+    }
+
+    /// Ends a backup that is not taken up again: what it has begun is told to stop.
+    async fn give_up(
+        &self,
+        reason: String,
+        recovered: &Recovered,
+        store: &BackupStore,
+    ) -> Result<Then, WorkError> {
+        let began = self.status().start_timestamp.map_or(Timestamp::UNIX_EPOCH, |time| time.0);
+        let mut taken = Taken::given_up(reason, recovered, self.timeout(), began);
+        self.stop_operations(&mut taken.operations).await;
+        let status = finalize::status(&self.backup, &taken);
+        self.close(store, status, &taken).await
+    }
+
+    /// Lets the engine take the backup.
+    pub(super) async fn items(
+        &self,
+        request: Request,
+        reach: Reach,
+        store: BackupStore,
+        recovery: Recovery,
+    ) -> Result<Then, WorkError> {
+        let _held = self.context.runs.hold(&self.backup, Some(reach));
+        self.note_attempt().await?;
+        let (mut taken, is_there) = Box::pin(self.take(request, store.clone(), recovery)).await;
+        tell(&taken);
+        match &taken.archive {
+            _ if !is_there => {
+                self.stop_operations(&mut taken.operations).await;
+                if !is_of_another(&taken) {
+                    clean(&store, &self.name).await;
+                }
+                return Ok(Then::Gone);
+            }
+            Err(Fatal::Stopped) => return Ok(Then::Left),
+            Err(_) => self.stop_operations(&mut taken.operations).await,
+            Ok(_) => {}
+        }
+        let status = match &taken.archive {
+            Err(Fatal::Canceled) => canceled_status(&finalize::status(&self.backup, &taken)),
+            _ => finalize::status(&self.backup, &taken),
+        };
+        self.close(&store, status, &taken).await
+    }
+
+    fn cluster(&self) -> Arc<ApiServer> {
+        let page_size = self.context.options.client_page_size;
+        Arc::new(ApiServer::new(self.context.client.clone(), page_size))
+    }
+
+    /// What the engine works with.
+    pub(super) fn engine_run(
+        &self,
+        request: Request,
+        store: BackupStore,
+        recovery: Recovery,
+        progress: Arc<Progress>,
+    ) -> backup::Run {
+        let Self { context, plugins, .. } = self;
+        backup::Run {
+            request: Request { backup: Encoded::new(self.backup.clone()), ..request },
+            cluster: self.cluster(),
+            store,
+            backup_item_actions: named(plugins.backup_item_actions()),
+            item_block_actions: named(plugins.item_block_actions()),
+            options: backup::Options {
+                connections: CONNECTIONS,
+                block_workers: context.options.item_block_worker_count.max(1),
+                scratch: context.options.scratch_dir.clone(),
+            },
+            progress,
+            journal: Arc::clone(&self.journal) as _,
+            recovery,
+            stop: context.stop.child_token(),
+            cancel: self.cancel.clone(),
+        }
+    }
+
+    /// Lets the engine take the backup, and shows how far it is meanwhile. Returns as well whether the
+    /// Backup is still there.
+    async fn take(
+        &self,
+        request: Request,
+        store: BackupStore,
+        recovery: Recovery,
+    ) -> (Taken, bool) {
+        let progress = Arc::new(Progress::default());
+        let run = self.engine_run(request, store, recovery, Arc::clone(&progress));
+        let items = || Items { done: progress.backed_up(), total: progress.total() };
+        let shown = show_progress(self.context, self.api, &self.backup, "itemsBackedUp", items);
+        until_over(backup::run(run, Timestamp::now()), shown, &self.cancel).await
+    }
+
+    /// Tells operations to stop that nobody will wait for, and notes what came of that.
+    pub(super) async fn stop_operations(&self, operations: &mut Vec<Operation>) {
+        if operations.is_empty() {
+            return;
+        }
+        let board = Arc::new(Board::new(std::mem::take(operations)));
+        let actions = Actions::new(self.plugins.backup_item_actions(), self.backup.clone());
+        let canceled = self.cancel.child_token();
+        canceled.cancel();
+        let uid = self.uid.as_str();
+        let followed = follow(self.context, uid, &board, &actions, &canceled, &Nobody).await;
+        if followed == Followed::Stopped {
+            tracing::warn!("operations may go on, because the server ends");
+        }
+        *operations = board.operations();
+    }
+
+    /// Writes the files of a backup; of one that has failed, the commit record as well.
+    async fn close(
+        &self,
+        store: &BackupStore,
+        status: BackupStatus,
+        taken: &Taken,
+    ) -> Result<Then, WorkError> {
+        if is_of_another(taken) {
+            return Ok(Then::Over(Box::new(finalize::conclude(&status, Timestamp::now()))));
+        }
+        let log = self.log.snapshot();
+        let written =
+            patiently(|| finalize::write(store, &self.name, taken, self.of(), log.clone())).await;
+        if let Err(error) = written {
+            let reason = format!("cannot write the files of the backup: {}", one_line(&error));
+            return Ok(Then::Over(Box::new(failed(&status, reason))));
+        }
+        point::pass(Point::FilesWritten);
+        if taken.archive.is_err() {
+            let end = commit(store, &self.backup, &status).await?;
+            return Ok(Then::Over(Box::new(end)));
+        }
+        // From here on, whoever finds the Backup can end it.
+        let shown = patiently(|| self.show(&status)).await?;
+        point::pass(Point::BackupCollected);
+        match shown {
+            Some(backup) => Ok(Then::Stage(Box::new(backup))),
+            None => {
+                self.stop_operations(&mut taken.operations.clone()).await;
+                clean(store, &self.name).await;
+                Ok(Then::Gone)
+            }
+        }
+    }
+
+    /// Writes the status. None if the Backup is gone.
+    pub(super) async fn show(&self, status: &BackupStatus) -> kube::Result<Option<Backup>> {
+        let status = with_conditions(&self.backup, status);
+        patch::patch_status_of(self.api, &self.backup, json!(status)).await
+    }
+}
+
+/// Whether what lies in the bucket under this name is, or may be, another backup, and so not ours to
+/// touch.
+fn is_of_another(taken: &Taken) -> bool {
+    matches!(taken.archive, Err(Fatal::Exists | Fatal::Look(_)))
+}
+
+/// Says in the log how it went. The counts come from the report.
+fn tell(taken: &Taken) {
+    let (errors, warnings) = (taken.report.errors(), taken.report.warnings());
+    match &taken.archive {
+        Ok(archive) => tracing::info!(
+            items = archive.items,
+            bytes = archive.bytes,
+            errors,
+            warnings,
+            "all items are in the archive"
+        ),
+        Err(fatal) => {
+            tracing::error!(errors, warnings, "the backup has not ended well: {}", fatal.told());
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Follows the operations of a run until they have ended, for backups and restores alike.
+
+use std::collections::HashMap;
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bowline_api::annotation;
+use bowline_api::{Backup, Restore};
+use bowline_engine::operation::{Asker, Board, Counts, Deadlines, Operation, State, Tracker};
+use bowline_engine::report::Report;
+use bowline_plugin::{
+    BackupItemAction, Code, Encoded, Error, Name, Progress, RestoreItemAction, Result,
+};
+use bowline_plugin_host::Named;
+use kube::runtime::reflector::{ObjectRef, Store};
+use kube::{Resource, ResourceExt as _};
+use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+
+use crate::server::Context;
+
+/// How often it is looked whether something is to be shown.
+const LOOK: Duration = Duration::from_secs(1);
+/// How often progress alone is written to the bucket. Ends are written at the next look.
+const KEEP: Duration = Duration::from_secs(5);
+/// How often it is looked whether a run is to be cancelled.
+const CANCEL_LOOK: Duration = Duration::from_millis(200);
+
+/// Why operations of a cancelled run are stopped.
+pub(super) const CANCELED: &str = "the run was canceled by its user";
+
+/// What the reason begins with for which a cancelled run has failed.
+pub(crate) const CANCELED_PREFIX: &str = "canceled: ";
+
+/// How following ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Followed {
+    /// All operations have ended.
+    Over,
+    /// The server ends; another takes them up.
+    Stopped,
+    /// The object of the run is gone. Its operations were told to stop.
+    Gone,
+}
+
+/// Who wants to know how operations go.
+#[async_trait]
+pub(super) trait Audience: Sync {
+    /// Writes them to the bucket.
+    async fn keep(&self, operations: &[Operation]);
+
+    /// Shows their counts. Says whether the object of the run is still there.
+    async fn show(&self, counts: Counts) -> bool;
+}
+
+/// Nobody wants to know.
+pub(super) struct Nobody;
+
+#[async_trait]
+impl Audience for Nobody {
+    async fn keep(&self, _: &[Operation]) {}
+
+    async fn show(&self, _: Counts) -> bool {
+        true
+    }
+}
+
+/// Follows operations to their ends.
+pub(super) async fn follow(
+    context: &Context,
+    run: &str,
+    board: &Arc<Board>,
+    asker: &dyn Asker,
+    cancel: &CancellationToken,
+    audience: &dyn Audience,
+) -> Followed {
+    let deadlines = Deadlines {
+        longest_pause: context.options.item_operation_sync_frequency,
+        ..Deadlines::default()
+    };
+    let tracker = Tracker { board: Arc::clone(board), asker, rate: &context.poll_rate, deadlines };
+    context.metrics.adopt(run, &board.operations());
+    let mut tracking = std::pin::pin!(tracker.run(cancel, CANCELED, &context.stop));
+    let mut ticks = interval(LOOK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut changes = board.changes();
+    let (mut shown, mut kept) = (board.counts(), Instant::now());
+    let mut is_gone = false;
+    loop {
+        tokio::select! {
+            () = &mut tracking => break,
+            _ = ticks.tick() => {}
+        }
+        if !changes.has_changed().unwrap_or(false) {
+            continue;
+        }
+        let counts = board.counts();
+        let has_ended = counts != shown;
+        context.metrics.show(run, &board.operations());
+        if has_ended || kept.elapsed() >= KEEP {
+            changes.mark_unchanged();
+            audience.keep(&board.operations()).await;
+            kept = Instant::now();
+        }
+        if has_ended && !is_gone {
+            shown = counts;
+            if !audience.show(counts).await {
+                tracing::warn!("the run was deleted, so its operations are stopped");
+                is_gone = true;
+                cancel.cancel();
+            }
+        }
+    }
+    context.metrics.show(run, &board.operations());
+    let counts = board.counts();
+    if is_gone {
+        Followed::Gone
+    } else if counts.completed + counts.failed == counts.attempted {
+        Followed::Over
+    } else {
+        Followed::Stopped
+    }
+}
+
+/// Tells which operations have failed.
+pub(super) fn tell_failed(operations: &[Operation], report: &Report) {
+    for operation in operations {
+        if let State::Failed(reason) = &operation.state {
+            let Operation { id, plugin, item, .. } = operation;
+            report.error(item, format!("the operation {id} of {plugin} failed: {reason}"));
+        }
+    }
+}
+
+/// Whether a run is to be cancelled.
+pub(super) fn is_canceled<K: Resource>(object: &K) -> bool {
+    object.meta().annotations.as_ref().and_then(|all| all.get(annotation::CANCEL))
+        == Some(&"true".to_owned())
+}
+
+/// Waits until a run is to be cancelled, as far as a watch knows.
+pub(super) async fn canceled<K>(watched: &Store<K>, object: &K)
+where
+    K: Resource<DynamicType = ()> + Clone + Debug,
+{
+    let reference = ObjectRef::from_obj(object);
+    let mut ticks = interval(CANCEL_LOOK);
+    loop {
+        ticks.tick().await;
+        let found = watched.get(&reference);
+        if found.is_some_and(|found| found.uid() == object.uid() && is_canceled(&*found)) {
+            return;
+        }
+    }
+}
+
+/// Does something, and sets a token meanwhile if `canceled` comes first.
+pub(super) async fn cancelable<T>(
+    work: impl Future<Output = T>,
+    canceled: impl Future<Output = ()>,
+    token: &CancellationToken,
+) -> T {
+    let (mut work, mut canceled) = (std::pin::pin!(work), std::pin::pin!(canceled));
+    tokio::select! {
+        outcome = &mut work => return outcome,
+        () = &mut canceled => token.cancel(),
+    }
+    tracing::info!("the run is being canceled");
+    work.await
+}
+
+/// The actions of a run, by name, with the object that they are asked about.
+pub(super) struct Actions<T: ?Sized, O> {
+    actions: HashMap<Name, Arc<T>>,
+    object: Encoded<O>,
+}
+
+impl<T: ?Sized, O: serde::Serialize> Actions<T, O> {
+    pub(super) fn new(actions: Vec<Named<T>>, object: O) -> Self {
+        let actions = actions.into_iter().map(|named| (named.name, named.plugin)).collect();
+        Self { actions, object: Encoded::new(object) }
+    }
+
+    fn find(&self, operation: &Operation) -> Result<&Arc<T>> {
+        let name = &operation.plugin;
+        self.actions.get(name).ok_or_else(|| {
+            Error::new(Code::NotFound, format!("the plugin {name} is not installed any more"))
+        })
+    }
+}
+
+#[async_trait]
+impl Asker for Actions<dyn BackupItemAction, Backup> {
+    async fn progress(&self, operation: &Operation) -> Result<Progress> {
+        self.find(operation)?.progress(&operation.id, &self.object).await
+    }
+
+    async fn cancel(&self, operation: &Operation) -> Result<()> {
+        self.find(operation)?.cancel(&operation.id, &self.object).await
+    }
+}
+
+#[async_trait]
+impl Asker for Actions<dyn RestoreItemAction, Restore> {
+    async fn progress(&self, operation: &Operation) -> Result<Progress> {
+        self.find(operation)?.progress(&operation.id, &self.object).await
+    }
+
+    async fn cancel(&self, operation: &Operation) -> Result<()> {
+        self.find(operation)?.cancel(&operation.id, &self.object).await
+    }
+}

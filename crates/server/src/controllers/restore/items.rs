@@ -1,0 +1,155 @@
+//! The first stage: the engine restores, and the files of the restore are written.
+
+use std::sync::Arc;
+
+use bowline_engine::cluster::ApiServer;
+use bowline_engine::journal::{ATTEMPTS, Journal as _, Record, Recovered};
+use bowline_engine::operation::{Board, Operation, record};
+use bowline_engine::point::{self, Point};
+use bowline_engine::restore::request::Request;
+use bowline_engine::restore::{self, Fatal, Progress, Restored, finalize};
+use bowline_plugin::Encoded;
+use jiff::Timestamp;
+
+use super::{Course, Then, WorkError, canceled_status, failed};
+use crate::controllers::operations::{Actions, Followed, Nobody, follow};
+use crate::controllers::run::{Items, named, patiently, show_progress, until_over};
+use crate::story::one_line;
+
+/// How many requests one restore makes at a time, and how many items it works on.
+const REQUESTS: usize = 32;
+const ITEMS: usize = 96;
+
+impl Course<'_> {
+    /// Lets the engine restore.
+    pub(super) async fn items(
+        &self,
+        request: Request,
+        recovered: Recovered,
+    ) -> Result<Then, WorkError> {
+        // Restores that wait for operations hold no place.
+        let Ok(_place) = self.context.restores.acquire().await else { return Ok(Then::Left) };
+        let _held = self.context.runs.hold(&self.restore, None);
+        if recovered.attempts >= ATTEMPTS {
+            return Ok(self.give_up(&recovered).await);
+        }
+        let noted = self.journal.append(&Record::Attempt { at: Timestamp::now() }).await;
+        noted.map_err(|error| WorkError::Note(error.to_string()))?;
+        point::pass(Point::Attempt);
+        tracing::info!(
+            backup = %request.backup_name,
+            attempt = recovered.attempts + 1,
+            "the restore has started"
+        );
+        let (mut restored, is_there) = Box::pin(self.take(request, recovered)).await;
+        tell(&restored);
+        match &restored.fatal {
+            _ if !is_there => {
+                self.stop_operations(&mut restored.operations).await;
+                return Ok(Then::Gone);
+            }
+            Some(Fatal::Stopped) => return Ok(Then::Left),
+            Some(_) => self.stop_operations(&mut restored.operations).await,
+            None => {}
+        }
+        self.close(&restored).await
+    }
+
+    /// Ends a restore that is not taken up again: what it has begun is told to stop.
+    async fn give_up(&self, recovered: &Recovered) -> Then {
+        let records = recovered.finished.iter().flat_map(|ended| ended.restore_operations.clone());
+        let (timeout, now) = (self.timeout(), Timestamp::now());
+        let read = records.filter_map(|one| record::from_restore(one, timeout, now).ok());
+        let mut operations: Vec<Operation> = read.collect();
+        self.stop_operations(&mut operations).await;
+        let reason = format!(
+            "the server has ended {} times while it ran this restore; it is not tried again",
+            recovered.attempts
+        );
+        Then::Over(Box::new(failed(&self.restore, reason)))
+    }
+
+    /// Lets the engine restore, and shows how far it is meanwhile. Returns as well whether the Restore
+    /// is still there.
+    async fn take(&self, request: Request, recovered: Recovered) -> (Restored, bool) {
+        let context = self.context;
+        let progress = Arc::new(Progress::default());
+        let options = &context.options;
+        let run = restore::Run {
+            request: Request { restore: Encoded::new(self.restore.clone()), ..request },
+            cluster: Arc::new(ApiServer::new(context.client.clone(), options.client_page_size)),
+            store: self.store.clone(),
+            actions: named(self.plugins.restore_item_actions()),
+            options: restore::Options {
+                requests: REQUESTS,
+                items: ITEMS,
+                scratch: options.scratch_dir.clone(),
+                namespace: options.namespace.clone(),
+                priorities: options.restore_resource_priorities.clone(),
+                resource_timeout: options.resource_timeout,
+                terminating_timeout: options.terminating_resource_timeout,
+            },
+            progress: Arc::clone(&progress),
+            journal: Arc::clone(&self.journal) as _,
+            recovered,
+            stop: context.stop.child_token(),
+            cancel: self.cancel.clone(),
+        };
+        let items = || Items { done: progress.restored(), total: progress.total() };
+        let shown = show_progress(context, self.api, &self.restore, "itemsRestored", items);
+        until_over(restore::run(run, Timestamp::now()), shown, &self.cancel).await
+    }
+
+    /// Tells operations to stop that nobody will wait for, and notes what came of that.
+    async fn stop_operations(&self, operations: &mut Vec<Operation>) {
+        if operations.is_empty() {
+            return;
+        }
+        let board = Arc::new(Board::new(std::mem::take(operations)));
+        let actions = Actions::new(self.plugins.restore_item_actions(), self.restore.clone());
+        let canceled = self.cancel.child_token();
+        canceled.cancel();
+        let uid = self.uid.as_str();
+        let followed = follow(self.context, uid, &board, &actions, &canceled, &Nobody).await;
+        if followed == Followed::Stopped {
+            tracing::warn!("operations may go on, because the server ends");
+        }
+        *operations = board.operations();
+    }
+
+    /// Writes the files of a restore.
+    async fn close(&self, restored: &Restored) -> Result<Then, WorkError> {
+        let status = finalize::status(&self.restore, restored);
+        let log = self.log.snapshot();
+        let write = || finalize::write(&self.store, &self.name, restored, self.of(), log.clone());
+        if let Err(error) = patiently(write).await {
+            // The objects are there all the same; what is missing are the log and the results.
+            let reason = format!("its log and results cannot be written: {}", one_line(&error));
+            let mut status = failed(&self.restore, reason);
+            status.errors += i64::try_from(restored.report.errors()).unwrap_or(i64::MAX);
+            return Ok(Then::Over(Box::new(status)));
+        }
+        point::pass(Point::RestoreFilesWritten);
+        match &restored.fatal {
+            Some(Fatal::Canceled) => return Ok(Then::Over(Box::new(canceled_status(&status)))),
+            Some(_) => {
+                return Ok(Then::Over(Box::new(finalize::conclude(&status, Timestamp::now()))));
+            }
+            None => {}
+        }
+        let shown = patiently(|| self.show(&status)).await?;
+        point::pass(Point::RestoreCollected);
+        Ok(shown.map_or(Then::Gone, |restore| Then::Stage(Box::new(restore))))
+    }
+}
+
+/// Says in the log how it went. The counts come from the report.
+fn tell(restored: &Restored) {
+    let (errors, warnings) = (restored.report.errors(), restored.report.warnings());
+    match &restored.fatal {
+        None => tracing::info!(items = restored.items, errors, warnings, "all items are through"),
+        Some(fatal) => {
+            tracing::error!(errors, warnings, "the restore has not ended well: {}", fatal.told());
+        }
+    }
+}

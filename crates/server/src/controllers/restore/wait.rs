@@ -1,0 +1,159 @@
+//! The stages behind the items: operations of plugins are followed to their ends, and the last files are
+//! written.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use async_trait::async_trait;
+use bowline_api::RestoreStatus;
+use bowline_engine::operation::{Board, Counts, Operation, record};
+use bowline_engine::phase::{self, Stage};
+use bowline_engine::point::{self, Point};
+use bowline_engine::report::{About, Report};
+use bowline_engine::restore::finalize;
+use bowline_store::file::{RestoreOperation, Results};
+use futures::stream;
+use jiff::Timestamp;
+
+use super::{Course, Then, WorkError, canceled_status};
+use crate::controllers::operations::{Actions, Audience, Followed, follow, tell_failed};
+use crate::controllers::run::patiently;
+use crate::events::{Milestone, passed};
+use crate::story::one_line;
+
+impl Course<'_> {
+    /// Waits until all operations have ended.
+    pub(super) async fn wait(&self) -> Result<Then, WorkError> {
+        let (operations, report) = self.operations().await?;
+        self.recall_log().await?;
+        let board = Arc::new(Board::new(operations));
+        let actions = Actions::new(self.plugins.restore_item_actions(), self.restore.clone());
+        let count = board.counts().attempted;
+        self.tell(Milestone::OperationsStarted { count }).await;
+        let uid = self.uid.as_str();
+        match follow(self.context, uid, &board, &actions, &self.cancel, &Waiting(self)).await {
+            Followed::Stopped => return Ok(Then::Left),
+            Followed::Gone => return Ok(Then::Gone),
+            Followed::Over => {}
+        }
+        let operations = board.operations();
+        tell_failed(&operations, &report);
+        let status = self.note_end(&operations, &report).await;
+        let status = status.map_err(|error| WorkError::Bucket(one_line(&error)))?;
+        let shown = patiently(|| self.show(&status)).await?;
+        Ok(shown.map_or(Then::Gone, |restore| Then::Stage(Box::new(restore))))
+    }
+
+    /// Ends a restore whose operations have ended.
+    pub(super) async fn finish(&self) -> Result<Then, WorkError> {
+        self.recall_log().await?;
+        let log = self.log.snapshot();
+        let put = || {
+            let log = Box::pin(stream::iter([Ok(log.clone())]));
+            self.store.put_restore_log(&self.name, log)
+        };
+        if let Err(error) = patiently(put).await {
+            tracing::warn!("the end of the log cannot be written: {}", one_line(&error));
+        }
+        let status = self.status();
+        Ok(Then::Over(Box::new(if self.cancel.is_cancelled() {
+            canceled_status(&status)
+        } else {
+            finalize::conclude(&status, Timestamp::now())
+        })))
+    }
+
+    /// The operations of the restore, as the bucket knows them.
+    async fn operations(&self) -> Result<(Vec<Operation>, Report), WorkError> {
+        let report = Report::default();
+        let read = self.store.get_of_restore::<Vec<RestoreOperation>>(&self.name).await;
+        let records = match read {
+            Ok(Some(records)) => records,
+            Ok(None) => {
+                report.error(About::Run, "the file of its operations is not in the bucket");
+                Vec::new()
+            }
+            Err(error) => return Err(WorkError::Bucket(one_line(&error))),
+        };
+        let began = self.status().start_timestamp.map_or_else(Timestamp::now, |time| time.0);
+        let mut operations = Vec::new();
+        for one in records {
+            match record::from_restore(one, self.timeout(), began) {
+                Ok(operation) => operations.push(operation),
+                Err(error) => report.error(About::Run, error.to_string()),
+            }
+        }
+        Ok((operations, report))
+    }
+
+    async fn keep(&self, operations: &[Operation]) -> Result<(), bowline_store::Error> {
+        let records = finalize::records(operations, self.of());
+        self.store.put_of_restore(&self.name, &records).await
+    }
+
+    /// Writes what the operations came to. The results are written before the phase says that it is
+    /// over, so that no failure is lost.
+    async fn note_end(
+        &self,
+        operations: &[Operation],
+        report: &Report,
+    ) -> Result<RestoreStatus, bowline_store::Error> {
+        patiently(|| self.keep(operations)).await?;
+        point::pass(Point::OperationsWritten);
+        let mut status = self.status();
+        finalize::counted(&mut status, Counts::of(operations));
+        let read = self.store.get_of_restore::<Results>(&self.name).await?;
+        let mut results = read.unwrap_or_default();
+        report.add_to(&mut results);
+        let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
+        // More may have been counted than are kept.
+        status.errors = status.errors.max(count(results.errors.count()));
+        status.warnings = status.warnings.max(count(results.warnings.count()));
+        patiently(|| self.store.put_of_restore(&self.name, &results)).await?;
+        point::pass(Point::ResultsWritten);
+        status.phase = Some(phase::of_restore(Stage::Finalizing, status.errors > 0));
+        Ok(status)
+    }
+
+    /// Lets the log go on from what an earlier process has written of it.
+    async fn recall_log(&self) -> Result<(), WorkError> {
+        if self.log_is_short.swap(false, Ordering::Relaxed) {
+            let read = self.store.restore_log(&self.name).await;
+            match read {
+                Ok(Some(log)) => self.log.go_on_from(&log),
+                Ok(None) => {}
+                Err(error) => return Err(WorkError::Bucket(one_line(&error))),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Shows how the operations of a restore go.
+struct Waiting<'a>(&'a Course<'a>);
+
+#[async_trait]
+impl Audience for Waiting<'_> {
+    async fn keep(&self, operations: &[Operation]) {
+        if let Err(error) = self.0.keep(operations).await {
+            tracing::warn!("operations cannot be written: {}", one_line(&error));
+        }
+        point::pass(Point::OperationsWritten);
+    }
+
+    async fn show(&self, counts: Counts) -> bool {
+        let mut status = self.0.status();
+        finalize::counted(&mut status, counts);
+        if counts.failed > 0 {
+            status.phase = Some(phase::of_restore(Stage::Waiting, true));
+        }
+        let (ended, total) = (counts.completed + counts.failed, counts.attempted);
+        let told = self.0.told.load(Ordering::Relaxed);
+        if let Some(percent) = passed(told, ended as u64, total as u64) {
+            self.0.told.store(percent, Ordering::Relaxed);
+            self.0.tell(Milestone::OperationsProgress { ended, total }).await;
+        }
+        // One that cannot be shown now is shown with the next change.
+        !matches!(self.0.show(&status).await, Ok(None))
+    }
+}
