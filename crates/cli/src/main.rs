@@ -6,6 +6,7 @@
 //! Exit codes are a contract: see [`exit::Exit`].
 
 mod args;
+mod cancel;
 mod client_config;
 mod cluster;
 mod commands;
@@ -14,6 +15,7 @@ mod describe;
 mod download;
 mod exit;
 mod flags;
+mod follow;
 mod installation;
 mod listing;
 mod logs;

@@ -62,6 +62,7 @@ pub(crate) struct Summary {
     pub(crate) stage: Stage,
     /// Items done, and known of.
     pub(crate) items: (i64, i64),
+    pub(crate) operations: Operations,
     pub(crate) errors: i64,
     pub(crate) warnings: i64,
     pub(crate) started: Option<Time>,
@@ -69,6 +70,21 @@ pub(crate) struct Summary {
     pub(crate) failure_reason: String,
     pub(crate) validation_errors: Vec<String>,
     pub(crate) conditions: Vec<Condition>,
+}
+
+/// How many operations of plugins there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Operations {
+    pub(crate) attempted: i64,
+    pub(crate) completed: i64,
+    pub(crate) failed: i64,
+}
+
+impl Operations {
+    /// How many have ended, and how many there are.
+    pub(crate) fn ended(self) -> (i64, i64) {
+        (self.completed + self.failed, self.attempted)
+    }
 }
 
 /// What the phase of a run means.

@@ -104,6 +104,8 @@ enum Remark {
     State(String),
     /// So many items are done, of so many known.
     Progress(i64, i64),
+    /// So many operations have ended, of so many.
+    Operations(i64, i64),
     /// Nobody seems to be at it.
     NoServer,
 }
@@ -113,6 +115,7 @@ enum Remark {
 struct Narrator {
     state: String,
     items: (i64, i64),
+    operations: (i64, i64),
     spoke: Duration,
     has_hinted: bool,
 }
@@ -120,7 +123,7 @@ struct Narrator {
 impl Narrator {
     fn observe<R: Run>(&mut self, run: &R, elapsed: Duration) -> Vec<Remark> {
         let mut remarks = Vec::new();
-        let (state, Summary { stage, items, .. }) = (run.state(), run.summary());
+        let (state, Summary { stage, items, operations, .. }) = (run.state(), run.summary());
         if state != self.state {
             self.state.clone_from(&state);
             self.spoke = elapsed;
@@ -130,6 +133,11 @@ impl Narrator {
             self.items = items;
             self.spoke = elapsed;
             remarks.push(Remark::Progress(items.0, items.1));
+        }
+        let ended = operations.ended();
+        if stage == Stage::Closing && ended != self.operations {
+            self.operations = ended;
+            remarks.push(Remark::Operations(ended.0, ended.1));
         }
         if stage == Stage::New && elapsed >= SERVER_LIMIT && !self.has_hinted {
             self.has_hinted = true;
@@ -156,11 +164,13 @@ impl Display {
 
     fn show<R: Run>(&self, run: &R, remarks: &[Remark], installation: &Installation) {
         if let Some(bar) = &self.bar {
-            let (done, total) = run.summary().items;
-            let template = if total > 0 {
-                "{spinner} {msg} [{bar:30}] {pos}/{len} items, {elapsed}"
-            } else {
-                "{spinner} {msg} {elapsed}"
+            let Summary { stage, items, operations, .. } = run.summary();
+            let waits = stage == Stage::Closing && operations.attempted > 0;
+            let (done, total) = if waits { operations.ended() } else { items };
+            let template = match (total > 0, waits) {
+                (true, true) => "{spinner} {msg} [{bar:30}] {pos}/{len} operations, {elapsed}",
+                (true, false) => "{spinner} {msg} [{bar:30}] {pos}/{len} items, {elapsed}",
+                (false, _) => "{spinner} {msg} {elapsed}",
             };
             bar.set_message(harmless(&run.state()));
             bar.set_length(total.unsigned_abs());
@@ -171,10 +181,15 @@ impl Display {
         }
         for remark in remarks {
             match remark {
-                Remark::State(_) | Remark::Progress(..) if self.bar.is_some() => {}
+                Remark::State(_) | Remark::Progress(..) | Remark::Operations(..)
+                    if self.bar.is_some() => {}
                 Remark::State(state) => self.say(&format!("{}: {state}", run.name_any())),
                 Remark::Progress(done, total) => {
                     self.say(&format!("{}: {done} of {total} items", run.name_any()));
+                }
+                Remark::Operations(ended, total) => {
+                    let name = run.name_any();
+                    self.say(&format!("{name}: {ended} of {total} operations have ended"));
                 }
                 Remark::NoServer => self.say(&format!(
                     "hint: the {noun} is still New after {} s, as if no server ran in namespace \

@@ -11,6 +11,7 @@ pub mod download_request;
 mod look;
 mod lookup;
 mod operations;
+pub mod orphans;
 mod period;
 pub mod restore;
 mod run;

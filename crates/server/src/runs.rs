@@ -51,6 +51,11 @@ impl Runs {
         self.held().iter().filter_map(reach).collect()
     }
 
+    /// The uids of what runs.
+    pub(crate) fn uids(&self) -> Vec<String> {
+        self.held().iter().map(|run| run.uid.clone()).collect()
+    }
+
     /// What runs, for a log.
     pub(crate) fn names(&self) -> Vec<String> {
         self.held().iter().map(|run| run.name.clone()).collect()

@@ -15,7 +15,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::controllers::{
-    backup, backup_queue, backup_storage_location, backup_sync, download_request, restore,
+    backup, backup_queue, backup_storage_location, backup_sync, download_request, orphans, restore,
 };
 use crate::crew::Crew;
 use crate::events::Events;
@@ -210,6 +210,7 @@ impl Server {
         controllers.start("backup", backup::run(work(&context)));
         controllers.start("restore", restore::run(work(&context)));
         controllers.start("backup-storage-location", backup_storage_location::run(work(&context)));
+        controllers.start("orphans", orphans::run(work(&context)));
         controllers.start("backup-sync", backup_sync::run(work(&context)));
         controllers.start("download-request", download_request::run(work(&context)));
         Ok(Self { context, guard, readiness, controllers, serving, stop_serving })

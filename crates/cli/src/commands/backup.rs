@@ -9,8 +9,9 @@ mod logs;
 use bowline_api::{Backup, BackupPhase};
 
 use crate::args::InstallationArgs;
+use crate::cancel;
 use crate::exit::Exit;
-use crate::run::{Run, Stage, Summary};
+use crate::run::{Operations, Run, Stage, Summary};
 
 /// Make backups, and look at those that there are
 #[derive(Debug, clap::Args)]
@@ -30,6 +31,11 @@ enum Command {
     Describe(describe::Args),
     Logs(logs::Args),
     Download(download::Args),
+    /// Stop backups that wait or run
+    ///
+    /// Nothing new is begun, frozen pods are thawed, and operations of plugins are told to stop. The
+    /// backup ends as Failed, and is shown as Canceled.
+    Cancel(cancel::Args),
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
@@ -40,6 +46,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
         Command::Describe(command) => describe::run(command, &installation).await,
         Command::Logs(command) => logs::run(command, &installation).await,
         Command::Download(command) => download::run(command, &installation).await,
+        Command::Cancel(command) => cancel::run::<Backup>(command, &installation).await,
     }
 }
 
@@ -73,6 +80,11 @@ impl Run for Backup {
             warnings: status.warnings,
             started: status.start_timestamp,
             ended: status.completion_timestamp,
+            operations: Operations {
+                attempted: status.backup_item_operations_attempted,
+                completed: status.backup_item_operations_completed,
+                failed: status.backup_item_operations_failed,
+            },
             failure_reason: status.failure_reason,
             validation_errors: status.validation_errors,
             conditions: status.conditions,

@@ -9,10 +9,11 @@ mod logs;
 use bowline_api::{Backup, Restore, RestorePhase};
 
 use crate::args::InstallationArgs;
+use crate::cancel;
 use crate::exit::Exit;
 use crate::installation::Installation;
 use crate::listing;
-use crate::run::{Run, Stage, Summary};
+use crate::run::{Operations, Run, Stage, Summary};
 
 /// Bring back what is in a backup, and look at the restores that there are
 #[derive(Debug, clap::Args)]
@@ -32,6 +33,11 @@ enum Command {
     Describe(describe::Args),
     Logs(logs::Args),
     Delete(delete::Args),
+    /// Stop restores that wait or run
+    ///
+    /// Nothing new is restored, and operations of plugins are told to stop. What was restored stays. The
+    /// restore ends as Failed, and is shown as Canceled.
+    Cancel(cancel::Args),
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
@@ -42,6 +48,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
         Command::Describe(command) => describe::run(command, &installation).await,
         Command::Logs(command) => logs::run(command, &installation).await,
         Command::Delete(command) => delete::run(command, &installation).await,
+        Command::Cancel(command) => cancel::run::<Restore>(command, &installation).await,
     }
 }
 
@@ -73,6 +80,11 @@ impl Run for Restore {
             warnings: status.warnings,
             started: status.start_timestamp,
             ended: status.completion_timestamp,
+            operations: Operations {
+                attempted: status.restore_item_operations_attempted,
+                completed: status.restore_item_operations_completed,
+                failed: status.restore_item_operations_failed,
+            },
             failure_reason: status.failure_reason,
             validation_errors: status.validation_errors,
             conditions: status.conditions,

@@ -82,6 +82,15 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DURATION", default_value = "4h", value_parser = flags::timeout)]
     default_item_operation_timeout: Duration,
 
+    /// The longest pause between two looks at an operation of a plugin
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = flags::timeout)]
+    item_operation_sync_frequency: Duration,
+
+    /// What this server is called among those that may work in its namespace; one that is started again
+    /// under the same name goes on at once [default: the name of the machine or pod]
+    #[arg(long, value_name = "NAME", env = "POD_NAME")]
+    identity: Option<String>,
+
     /// Copy pod volumes file by file if the backup does not say
     #[arg(long, value_name = "BOOL", default_value = "false", num_args = 0..=1,
           require_equals = true, default_missing_value = "true", value_parser = flags::boolean)]
@@ -152,6 +161,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
 }
 
 fn options(args: Args) -> Options {
+    let defaults = Options::default();
     Options {
         namespace: args.namespace,
         plugin_dir: args.plugin_dir,
@@ -168,6 +178,8 @@ fn options(args: Args) -> Options {
         default_backup_ttl: args.default_backup_ttl,
         default_backup_storage_location: args.default_backup_storage_location,
         default_item_operation_timeout: args.default_item_operation_timeout,
+        item_operation_sync_frequency: args.item_operation_sync_frequency,
+        identity: args.identity.unwrap_or(defaults.identity),
         default_volumes_to_fs_backup: args.default_volumes_to_fs_backup,
         default_snapshot_move_data: args.default_snapshot_move_data,
         default_volume_snapshot_locations: args
@@ -182,6 +194,7 @@ fn options(args: Args) -> Options {
         restore_resource_priorities: args.restore_resource_priorities.unwrap_or_default(),
         allow_link_local_s3: args.allow_link_local_s3,
         log: log::Options { level: args.log_level, format: args.log_format },
+        lease: defaults.lease,
     }
 }
 

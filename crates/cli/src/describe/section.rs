@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 
 use bowline_api::hook::HookStatus;
-use bowline_store::file::{Messages, OperationStatus, ResourceIdentifier, ResourceList, Results};
+use bowline_store::file::{
+    Messages, OperationPhase, OperationStatus, ResourceIdentifier, ResourceList, Results,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, Time};
 use kube::ResourceExt as _;
 
@@ -139,6 +141,13 @@ pub(crate) fn operation_status(sheet: &mut Sheet, status: &OperationStatus) {
         let (done, total, units) = (status.n_completed, status.n_total, &status.operation_units);
         sheet.field(2, "Progress", format_args!("{done} of {total} complete ({units})"));
     }
+    if let Some(Pace { per_second, left }) = pace(status) {
+        let units = &status.operation_units;
+        sheet.field(2, "Rate", format_args!("{per_second:.1} {units}/s"));
+        if let Some(left) = left {
+            sheet.field(2, "Time left", format_args!("about {left} s"));
+        }
+    }
     if !status.description.is_empty() {
         sheet.field(2, "Progress description", &status.description);
     }
@@ -149,6 +158,36 @@ pub(crate) fn operation_status(sheet: &mut Sheet, status: &OperationStatus) {
             sheet.field(2, key, moment::text(moment));
         }
     }
+}
+
+/// How fast an operation is.
+#[derive(Debug, PartialEq)]
+struct Pace {
+    per_second: f64,
+    /// Seconds, if the whole is known.
+    left: Option<u64>,
+}
+
+/// How fast an operation is that goes on, as far as that can be known.
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "an estimate, of what is not negative"
+)]
+fn pace(status: &OperationStatus) -> Option<Pace> {
+    if status.phase.as_ref().is_some_and(OperationPhase::is_terminal) || status.n_completed <= 0 {
+        return None;
+    }
+    let (started, updated) = (status.started.as_ref()?, status.updated.as_ref()?);
+    let seconds = updated.0.duration_since(started.0).as_secs_f64();
+    if seconds <= 0.0 {
+        return None;
+    }
+    let per_second = status.n_completed as f64 / seconds;
+    let rest = status.n_total - status.n_completed;
+    let left = (rest > 0).then(|| (rest as f64 / per_second).ceil() as u64);
+    Some(Pace { per_second, left })
 }
 
 pub(crate) fn resources(sheet: &mut Sheet, file: Option<&Fetched<ResourceList>>) {
@@ -238,4 +277,32 @@ pub(crate) fn selector_text(selector: Option<&LabelSelector>) -> String {
 
 pub(crate) fn time(time: Option<&Time>) -> String {
     time.map_or_else(|| "<n/a>".to_owned(), moment::text)
+}
+
+#[cfg(test)]
+mod pace_tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_rate_and_the_time_left_are_told_where_they_can_be_known() {
+        let status = |more: serde_json::Value| -> OperationStatus {
+            let mut status = json!({
+                "phase": "InProgress", "nCompleted": 30, "nTotal": 90,
+                "started": "2026-01-02T03:04:00Z", "updated": "2026-01-02T03:04:10Z",
+            });
+            for (key, value) in more.as_object().unwrap() {
+                status[key] = value.clone();
+            }
+            serde_json::from_value(status).unwrap()
+        };
+        let known = |left| Some(Pace { per_second: 3.0, left });
+        assert_eq!(pace(&status(json!({}))), known(Some(20)));
+        assert_eq!(pace(&status(json!({"nTotal": 0}))), known(None));
+        assert_eq!(pace(&status(json!({"nCompleted": 0}))), None);
+        assert_eq!(pace(&status(json!({"phase": "Completed"}))), None);
+        assert_eq!(pace(&status(json!({"started": null}))), None);
+        assert_eq!(pace(&status(json!({"updated": "2026-01-02T03:04:00Z"}))), None);
+    }
 }

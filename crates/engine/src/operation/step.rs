@@ -197,7 +197,7 @@ fn poll_at(operation: &Operation, longest: Duration, now: Timestamp) -> Timestam
         (None, Some(_)) => SOON,
         (None, None) => {
             let age = since(operation.created, now);
-            if age < FRESH { SOON } else { SOON + (age - FRESH) / 10 }
+            SOON + age.saturating_sub(FRESH) / 10
         }
     };
     let next = after(now, pause.min(longest.max(SOON)));

@@ -10,7 +10,7 @@ use crate::installation::Installation;
 use crate::listing::{self, Format, LabelColumns};
 use crate::run::Run as _;
 use crate::sheet::NONE;
-use crate::{moment, selector};
+use crate::{follow, moment, selector};
 
 /// List backups
 #[derive(Debug, clap::Args)]
@@ -28,6 +28,10 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     labels: LabelColumns,
+
+    /// Go on, and print each backup again when it changes, until Ctrl-C
+    #[arg(short, long)]
+    watch: bool,
 }
 
 pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::Result<Exit> {
@@ -36,6 +40,10 @@ pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::
     let mut backups: Vec<Backup> = listing::find(&installation, &args.names, selector).await?;
     listing::sort_series(&mut backups);
     let table = |backups: &[_]| table(backups, &args.labels, Timestamp::now());
+    if args.watch {
+        let find = async || listing::find(&installation, &args.names, selector).await;
+        return follow::changes(find, backups, args.output, table).await;
+    }
     listing::show(&installation, backups, &args.names, args.output, table)
 }
 

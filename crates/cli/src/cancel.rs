@@ -1,0 +1,58 @@
+//! `bowline backup cancel` and `bowline restore cancel`.
+
+use bowline_api::annotation;
+use kube::ResourceExt as _;
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
+
+use crate::args::InstallationArgs;
+use crate::exit::Exit;
+use crate::installation::Installation;
+use crate::run::Run;
+use crate::{listing, output, wait};
+
+/// Flags of a command that cancels runs.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// What to cancel
+    #[arg(required = true)]
+    names: Vec<String>,
+
+    /// Wait until it is over
+    #[arg(short, long)]
+    wait: bool,
+}
+
+/// Asks the server to cancel runs. One that is over stays as it is.
+pub(crate) async fn run<R: Run>(
+    args: Args,
+    installation: &InstallationArgs,
+) -> anyhow::Result<Exit> {
+    let installation = Installation::connect(installation).await?;
+    let runs: Vec<R> = listing::find(&installation, &args.names, None).await?;
+    let mut asked = Vec::new();
+    for run in runs {
+        let (noun, name) = (R::NOUN, run.name_any());
+        if run.summary().stage.is_over() {
+            let state = run.state();
+            output::say(format_args!(
+                "{noun} `{name}` is over ({state}); there is nothing to stop"
+            ));
+            continue;
+        }
+        let change = json!({ "metadata": { "annotations": { annotation::CANCEL: "true" } } });
+        let api = installation.api::<R>();
+        let (params, change) = (PatchParams::default(), Patch::Merge(change));
+        let request = api.patch(&name, &params, &change);
+        let doing = format!("cancel {noun} `{name}`");
+        asked.push(installation.ask(&doing, request).await?);
+        output::say(format_args!("{noun} `{name}` is asked to stop"));
+    }
+    if args.wait {
+        for run in &asked {
+            // Failed is what a cancelled run is meant to be.
+            wait::for_end(&installation, run).await?;
+        }
+    }
+    Ok(Exit::Success)
+}
