@@ -270,7 +270,6 @@ async fn prepare(run: Run, report: Arc<Report>, now: Timestamp) -> Result<Contex
     let notes = Some(Notes::new(journal, store, &request, &run.recovered));
     let parts = Parts {
         visitor,
-        notes,
         request,
         cluster,
         contents,
@@ -279,6 +278,7 @@ async fn prepare(run: Run, report: Arc<Report>, now: Timestamp) -> Result<Contex
         actions,
         options,
         progress,
+        notes,
         stop,
         cancel,
     };

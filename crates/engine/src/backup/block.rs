@@ -241,7 +241,7 @@ async fn back_up(context: &Context, block: Vec<Object>, archive: &Archive) {
     let ids: Vec<ResourceIdentifier> = block.iter().map(Object::id).collect();
     if plans.is_empty() && intents.is_empty() {
         let sink = Sink::archive(archive).of_block(block);
-        unreadable.iter().for_each(|pod| leave_out(context, &sink, pod));
+        leave_out_all(context, &sink, &unreadable);
         visit_all(context, &ids, &sink, &mut None).await;
         return;
     }
@@ -259,7 +259,7 @@ async fn back_up(context: &Context, block: Vec<Object>, archive: &Archive) {
         }
     };
     let sink = Sink::noted(noted).of_block(block);
-    unreadable.iter().for_each(|pod| leave_out(context, &sink, pod));
+    leave_out_all(context, &sink, &unreadable);
     let is_whole = take(context, &plans, &ids, &sink).await;
     if let Some(noted) = sink.into_noted() {
         note::end(context, noted, is_whole, archive).await;
@@ -368,6 +368,13 @@ fn uid_of(object: &Object) -> String {
 fn leave_out(context: &Context, sink: &Sink<'_>, pod: &ResourceIdentifier) {
     context.seen.claim(pod);
     sink.take_member(pod);
+}
+
+/// The same for several.
+fn leave_out_all(context: &Context, sink: &Sink<'_>, pods: &[ResourceIdentifier]) {
+    for pod in pods {
+        leave_out(context, sink, pod);
+    }
 }
 
 /// Runs the post-hooks of a pod. If that breaks off, the other pods are thawed all the same.

@@ -128,7 +128,9 @@ pub(super) async fn end(context: &Context, noted: Noted, is_whole: bool, archive
     }
     context.report.take_over(errors, warnings);
     context.hook_tally.take_over(tally.counts());
-    operations.into_iter().for_each(|operation| context.begun(operation));
+    for operation in operations {
+        context.begun(operation);
+    }
     for (_, entry) in stored {
         if archive.append(entry).await.is_err() {
             context.stop();

@@ -21,8 +21,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8};
 use std::time::Duration;
 
 use bowline_api::{Backup, BackupPhase, BackupStatus};
-use bowline_engine::backup::finalize;
 use bowline_engine::backup::request::{self, Prepared, Request};
+use bowline_engine::backup::{Recovery, finalize};
 use bowline_engine::journal::{Journal as _, Record, Recovered, recover};
 use bowline_engine::operation::record::Of;
 use bowline_engine::phase::{Stage, backup_stage};
@@ -176,9 +176,9 @@ fn carry_on<'a>(
         let going = async {
             match phase_of(&backup) {
                 Some(BackupPhase::ReadyToStart) => {
-                    start(context, api, looks, backup, log, &cancel).await
+                    Box::pin(start(context, api, looks, backup, log, &cancel)).await
                 }
-                _ => take_up(context, api, backup, log, &cancel).await,
+                _ => Box::pin(take_up(context, api, backup, log, &cancel)).await,
             }
         };
         cancelable(going, canceled(watched, &watched_backup), &cancel).await
@@ -223,7 +223,7 @@ async fn start(
     };
     let (course, _) = Course::open(context, api, backup, name, uid, log, cancel.clone()).await?;
     let reach = known.reach(&course.backup);
-    let then = course.items(request, reach, store, Default::default()).await?;
+    let then = course.items(request, reach, store, Recovery::default()).await?;
     course.go_on(then).await
 }
 

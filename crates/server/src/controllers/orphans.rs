@@ -12,7 +12,6 @@ use bowline_engine::backup::thaw_left;
 use bowline_engine::cluster::ApiServer;
 use bowline_engine::journal::recover;
 use bowline_engine::report::Report;
-use kube::ResourceExt as _;
 use kube::api::ListParams;
 
 use crate::journal::{ConfigMaps, Orphan, orphans};
@@ -41,9 +40,13 @@ async fn clean(context: &Context) -> Result<(), String> {
     let mut live: BTreeSet<String> = context.runs.uids().into_iter().collect();
     let params = ListParams::default();
     let backups = context.api::<Backup>().list_metadata(&params).await;
-    live.extend(backups.map_err(|error| one_line(&error))?.iter().filter_map(|one| one.uid()));
+    live.extend(
+        backups.map_err(|error| one_line(&error))?.iter().filter_map(kube::ResourceExt::uid),
+    );
     let restores = context.api::<Restore>().list_metadata(&params).await;
-    live.extend(restores.map_err(|error| one_line(&error))?.iter().filter_map(|one| one.uid()));
+    live.extend(
+        restores.map_err(|error| one_line(&error))?.iter().filter_map(kube::ResourceExt::uid),
+    );
     let found = orphans(client, namespace, &live).await.map_err(|error| one_line(&error))?;
     for orphan in found {
         let Orphan { kind, name, .. } = &orphan;

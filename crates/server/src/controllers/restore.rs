@@ -157,7 +157,7 @@ fn carry_on<'a>(
             cancel.cancel();
         }
         let watched_restore = restore.clone();
-        let going = go(context, api, restore, log, &cancel);
+        let going = Box::pin(go(context, api, restore, log, &cancel));
         cancelable(going, canceled(watched, &watched_restore), &cancel).await
     })
 }

@@ -166,7 +166,7 @@ impl Course<'_> {
         let run = self.engine_run(request, store, recovery, Arc::clone(&progress));
         let items = || Items { done: progress.backed_up(), total: progress.total() };
         let shown = show_progress(self.context, self.api, &self.backup, "itemsBackedUp", items);
-        until_over(backup::run(run, Timestamp::now()), shown, &self.cancel).await
+        until_over(Box::pin(backup::run(run, Timestamp::now())), shown, &self.cancel).await
     }
 
     /// Tells operations to stop that nobody will wait for, and notes what came of that.
@@ -211,14 +211,12 @@ impl Course<'_> {
         // From here on, whoever finds the Backup can end it.
         let shown = patiently(|| self.show(&status)).await?;
         point::pass(Point::BackupCollected);
-        match shown {
-            Some(backup) => Ok(Then::Stage(Box::new(backup))),
-            None => {
-                self.stop_operations(&mut taken.operations.clone()).await;
-                clean(store, &self.name).await;
-                Ok(Then::Gone)
-            }
+        if let Some(backup) = shown {
+            return Ok(Then::Stage(Box::new(backup)));
         }
+        self.stop_operations(&mut taken.operations.clone()).await;
+        clean(store, &self.name).await;
+        Ok(Then::Gone)
     }
 
     /// Writes the status. None if the Backup is gone.

@@ -52,13 +52,11 @@ impl Course<'_> {
         };
         let shown = patiently(|| self.show(&status)).await?;
         point::pass(Point::BackupFinalizing);
-        match shown {
-            Some(backup) => Ok(Then::Stage(Box::new(backup))),
-            None => {
-                clean(&store, &self.name).await;
-                Ok(Then::Gone)
-            }
+        if let Some(backup) = shown {
+            return Ok(Then::Stage(Box::new(backup)));
         }
+        clean(&store, &self.name).await;
+        Ok(Then::Gone)
     }
 
     /// The operations of the backup, as the bucket knows them.
@@ -68,13 +66,10 @@ impl Course<'_> {
     ) -> Result<(Vec<Operation>, Report), WorkError> {
         let report = Report::default();
         let read = store.get::<Vec<BackupOperation>>(&self.name).await;
-        let records = match bucket(read)? {
-            Some(records) => records,
-            None => {
-                report.error(About::Run, "the file of its operations is not in the bucket");
-                Vec::new()
-            }
-        };
+        let records = bucket(read)?.unwrap_or_else(|| {
+            report.error(About::Run, "the file of its operations is not in the bucket");
+            Vec::new()
+        });
         let began = self.status().start_timestamp.map_or_else(Timestamp::now, |time| time.0);
         let mut operations = Vec::new();
         for one in records {

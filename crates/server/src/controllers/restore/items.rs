@@ -97,7 +97,7 @@ impl Course<'_> {
         };
         let items = || Items { done: progress.restored(), total: progress.total() };
         let shown = show_progress(context, self.api, &self.restore, "itemsRestored", items);
-        until_over(restore::run(run, Timestamp::now()), shown, &self.cancel).await
+        until_over(Box::pin(restore::run(run, Timestamp::now())), shown, &self.cancel).await
     }
 
     /// Tells operations to stop that nobody will wait for, and notes what came of that.
