@@ -1,11 +1,14 @@
 //! Condition types that Bowline writes into the status of a Backup or Restore.
 //!
 //! Velero's phases have no word for a cancelled run and its tools would hang on a new one, so
-//! such a run ends `Failed` and these say the rest. `status.conditions` is the only field that
-//! we add to Velero's kinds.
+//! such a run ends `Failed` and these say the rest. `kubectl wait` can wait for a condition, where a
+//! phase would have to be known beforehand. `status.conditions` is the only field that we add to
+//! Velero's kinds.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
+/// The run has ended well. False if it has ended in another way, unknown while it waits or runs.
+pub const COMPLETED: &str = "Completed";
 /// The run is being cancelled; its operations have been told.
 pub const CANCELING: &str = "Canceling";
 /// The run was cancelled and is over.

@@ -76,6 +76,10 @@ pub const COMPONENT: &str = "component";
 
 /// On the VolumePluginBackups and VolumePluginRestores that the server writes itself.
 pub const MANAGED: &str = "bowline.io/managed";
+/// UID of the run whose journal a ConfigMap is part of.
+pub const JOURNAL: &str = "bowline.io/journal";
+/// Kind of the run whose journal a ConfigMap is part of: `Backup` or `Restore`.
+pub const RUN_KIND: &str = "bowline.io/run-kind";
 
 /// What Kubernetes allows in a label's value.
 const LONGEST_VALUE: usize = 63;

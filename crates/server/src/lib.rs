@@ -7,10 +7,16 @@
 //! | [`controllers`] | one file per kind of resource that is worked on |
 //! | [`watch`] | from changes of objects to work on them: keyed, bounded, tried again |
 //! | [`queue`] | which backups may run, and which wait for which |
+//! | [`journal`] | what runs must not forget, in ConfigMaps |
 //! | [`patch`] | small changes to objects in the cluster |
 //! | [`locations`] | from a BackupStorageLocation to the store that it names |
 //! | [`download`] | what folders hold, over HTTP, for whoever has a signed link |
+//! | [`metrics`] | what Prometheus is told, and whether the server is well, over HTTP |
+//! | [`events`] | what `kubectl describe` shows of a run while it goes on |
+//! | [`conditions`] | what `kubectl wait` can wait for |
+//! | [`end`] | how a run ended, in the words that the last three share |
 //! | [`log`] | the server's log, and one for each run |
+//! | [`lease`] | one active server: who has the lease, and when it is lost |
 //! | [`check`] | what a cluster must have before anything is started |
 //!
 //! # What holds
@@ -22,11 +28,17 @@
 //!   Neither errors nor logs have them.
 
 pub mod check;
+pub mod conditions;
 pub mod controllers;
 mod crew;
 pub mod download;
+pub mod end;
+pub mod events;
+pub mod journal;
+pub mod lease;
 pub mod locations;
 pub mod log;
+pub mod metrics;
 pub mod options;
 pub mod patch;
 pub mod queue;

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use bowline_engine::restore::order::Priorities;
 
-use crate::log;
+use crate::{log, metrics};
 
 /// What a server is told. The defaults are those of `bowline server`, which are Velero's where it
-/// has the same flag and nothing speaks against them.
+/// has the same flag and nothing speaks against them. One differs: metrics are not served, so that
+/// several servers fit into a process.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The namespace whose resources are worked on.
@@ -26,6 +27,8 @@ pub struct Options {
     pub download_address: SocketAddr,
     /// The address under which clients reach that, if it is another: `https://host/path`.
     pub download_url: Option<String>,
+    /// Where metrics and health checks are served, if they are.
+    pub metrics_address: metrics::Address,
     /// Where private files may lie while the server runs.
     pub scratch_dir: PathBuf,
     /// How many backups run at a time.
@@ -74,6 +77,7 @@ impl Default for Options {
             filesystem_root: None,
             download_address: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             download_url: None,
+            metrics_address: metrics::Address::Off,
             scratch_dir: std::env::temp_dir(),
             concurrent_backups: 4,
             item_block_worker_count: 4,

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use bowline_server::{Options, Priorities, log};
+use bowline_server::{Options, Priorities, log, metrics};
 use kube::Client;
 
 use crate::args::ClusterArgs;
@@ -44,6 +44,10 @@ pub(crate) struct Args {
     /// The address under which clients reach that, if it is another
     #[arg(long, value_name = "URL")]
     download_url: Option<String>,
+
+    /// Where metrics and health checks are served: IP:PORT, or :PORT for all addresses; 0 is nowhere
+    #[arg(long, value_name = "ADDRESS", default_value = ":8085")]
+    metrics_address: metrics::Address,
 
     /// The folder for private files [default: the system's temporary folder]
     #[arg(long, value_name = "FOLDER", env = "VELERO_SCRATCH_DIR")]
@@ -156,6 +160,7 @@ fn options(args: Args) -> Options {
         filesystem_root: args.filesystem_root,
         download_address: args.download_address,
         download_url: args.download_url,
+        metrics_address: args.metrics_address,
         scratch_dir: args.scratch_dir.unwrap_or_else(std::env::temp_dir),
         concurrent_backups: args.concurrent_backups,
         item_block_worker_count: args.item_block_worker_count,
@@ -227,7 +232,10 @@ mod tests {
 
     #[test]
     fn the_defaults_are_those_of_the_server() {
-        let (ours, theirs) = (parsed(&[]), Options::default());
+        // The one that differs: tests and demos must not be in each other's way.
+        let port = metrics::Address::Everywhere(8085);
+        assert_eq!(parsed(&[]).metrics_address, port);
+        let (ours, theirs) = (parsed(&["--metrics-address=0"]), Options::default());
         let comparable = |mut options: Options| {
             options.plugin_arguments.clear();
             format!("{options:#?}")
@@ -244,6 +252,7 @@ mod tests {
             "--default-volume-snapshot-locations=aws:a,example.io/b:c",
             "--backup-sync-period",
             "0s",
+            "--metrics-address=127.0.0.1:9000",
             "--log-level=WARNING",
             "--log-format=json",
         ]);
@@ -252,6 +261,8 @@ mod tests {
         let locations = &options.default_volume_snapshot_locations;
         assert_eq!((locations["aws"].as_str(), locations["example.io/b"].as_str()), ("a", "c"));
         assert!(options.backup_sync_period.is_zero());
+        assert_eq!(options.metrics_address.to_string(), "127.0.0.1:9000");
+        assert_eq!(parsed(&["--metrics-address="]).metrics_address, metrics::Address::Off);
         let level = "warning".parse().unwrap();
         assert_eq!(options.log, log::Options { level, format: log::Format::Json });
     }
@@ -267,6 +278,7 @@ mod tests {
             "--log-level=loud",
             "--log-format=xml",
             "--download-address=here",
+            "--metrics-address=here",
         ] {
             assert!(Alone::try_parse_from(["server", words]).is_err(), "{words}");
         }

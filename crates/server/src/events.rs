@@ -1,0 +1,168 @@
+//! What `kubectl describe` and `kubectl events` show of a run while it goes on: Kubernetes Events at
+//! its milestones.
+//!
+//! Events are for people, and nothing depends on them. So an Event that cannot be written is a line
+//! in the log for those who look closely, and takes little time from the run. It needs the rights to
+//! create and patch `events` of `events.k8s.io` in the namespace of the run.
+//!
+//! # Caveats
+//! The name of an Event is that of its object and 17 characters more, so that an object with a name
+//! of more than 236 characters has none.
+
+use std::fmt;
+use std::time::Duration;
+
+use kube::runtime::events::{Event, EventType, Recorder};
+use kube::{Client, Resource};
+
+use crate::end::End;
+use crate::story::one_line;
+
+/// Who Events are from.
+const CONTROLLER: &str = "bowline";
+/// How long writing one may take.
+const LIMIT: Duration = Duration::from_secs(5);
+/// The progress that is worth an Event, in percent.
+const QUARTERS: [u8; 3] = [75, 50, 25];
+
+/// What is worth telling of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Milestone {
+    /// It has started.
+    Started,
+    /// So much is through; see [`passed`].
+    Progress {
+        /// The quarter that was passed.
+        percent: u8,
+        /// Items that are through.
+        items_done: u64,
+        /// Items known of.
+        items_total: u64,
+    },
+    /// All items are through, and plugins go on in the background.
+    OperationsStarted {
+        /// How many operations there are.
+        count: usize,
+    },
+    /// Some of these have ended.
+    OperationsProgress {
+        /// How many.
+        ended: usize,
+        /// Of how many.
+        total: usize,
+    },
+    /// It is over.
+    Ended {
+        /// How it ended.
+        phase: End,
+    },
+    /// It was asked to stop.
+    Canceling,
+    /// It has stopped, because it was asked to.
+    Canceled,
+    /// It goes on after the server was away.
+    Resumed {
+        /// How often it was begun by now.
+        attempt: u32,
+    },
+}
+
+/// The quarter that has been passed since `told` percent were told, if one has: 25, 50 or 75. That
+/// all is through is told by what comes next.
+pub fn passed(told: u8, done: u64, total: u64) -> Option<u8> {
+    (done < total).then(|| quarter(done, total)).filter(|quarter| *quarter > told)
+}
+
+/// The last quarter that was passed; 0 if none was.
+fn quarter(done: u64, total: u64) -> u8 {
+    let is_passed = |percent: &u8| {
+        u128::from(done) * 100 >= u128::from(total) * u128::from(*percent) && total > 0
+    };
+    QUARTERS.into_iter().find(is_passed).unwrap_or(0)
+}
+
+impl Milestone {
+    /// The Event that tells it.
+    ///
+    /// Events with the same reason and action are one to the recorder, which then counts them and
+    /// keeps the first one's text. So the action tells apart what is to be seen apart.
+    pub fn event(self) -> Event {
+        let normal = |reason: &str, note: String| (EventType::Normal, reason.to_owned(), note);
+        let mut action = None;
+        let mut apart = |what: &str, number: &dyn fmt::Display| {
+            action = Some(format!("{what}{number}"));
+        };
+        let (type_, reason, note) = match self {
+            Self::Started => normal("Started", "it has started".to_owned()),
+            Self::Progress { percent, items_done, items_total } => {
+                apart("Progress", &percent);
+                let note =
+                    format!("past {percent} %: {items_done} of {items_total} items known so far");
+                normal("Progress", note)
+            }
+            Self::OperationsStarted { count } => {
+                let operations = if count == 1 { "operation" } else { "operations" };
+                let note = format!("waits for {count} {operations} of plugins");
+                normal("OperationsStarted", note)
+            }
+            Self::OperationsProgress { ended, total } => {
+                apart("OperationsProgress", &quarter(ended as u64, total as u64));
+                let note = format!("{ended} of {total} operations of plugins have ended");
+                normal("OperationsProgress", note)
+            }
+            Self::Ended { phase: End::Completed } => {
+                normal("Completed", "it has ended as Completed".to_owned())
+            }
+            Self::Ended { phase } => {
+                let note = format!("it has ended as {}; its status says why", phase.as_str());
+                (EventType::Warning, phase.as_str().to_owned(), note)
+            }
+            Self::Canceling => normal("Canceling", "it was asked to stop".to_owned()),
+            Self::Canceled => {
+                normal("Canceled", "it has stopped, because it was asked to".to_owned())
+            }
+            Self::Resumed { attempt } => {
+                apart("Resumed", &attempt);
+                normal("Resumed", format!("it goes on after an interruption, attempt {attempt}"))
+            }
+        };
+        let action = action.unwrap_or_else(|| reason.clone());
+        Event { type_, reason, note: Some(note), action, secondary: None }
+    }
+}
+
+/// Writes Events.
+#[derive(Clone)]
+pub struct Events {
+    recorder: Recorder,
+}
+
+impl Events {
+    /// Events of this server.
+    pub fn new(client: Client) -> Self {
+        Self { recorder: Recorder::new(client, CONTROLLER.into()) }
+    }
+
+    /// Tells a milestone of a Backup or Restore, as far as that can be done.
+    pub async fn tell<K>(&self, run: &K, milestone: Milestone)
+    where
+        K: Resource<DynamicType = ()>,
+    {
+        let (event, reference) = (milestone.event(), run.object_ref(&()));
+        let reason = &event.reason;
+        match tokio::time::timeout(LIMIT, self.recorder.publish(&event, &reference)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                let error = one_line(&error);
+                tracing::debug!(reason, error, "an Event could not be written");
+            }
+            Err(_) => {
+                let limit = LIMIT.as_secs();
+                tracing::debug!(reason, "an Event could not be written within {limit} s");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,234 @@
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+
+use bowline_api::{Backup, BackupSpec, Restore, RestoreSpec};
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use http::{Method, Request, Response, StatusCode};
+use kube::client::Body;
+use serde_json::Value;
+use tokio::time::Instant;
+use tower_service::Service;
+
+use super::*;
+
+/// What the API server does about each request.
+#[derive(Clone, Copy)]
+enum Mood {
+    Takes,
+    Refuses,
+    Hangs,
+}
+
+/// Stands in for the API server, and keeps what it was sent.
+#[derive(Clone)]
+struct Fake {
+    mood: Mood,
+    requests: Arc<Mutex<Vec<(Method, String, Value)>>>,
+}
+
+impl Fake {
+    fn new(mood: Mood) -> Self {
+        Self { mood, requests: Arc::default() }
+    }
+
+    fn events(&self) -> Events {
+        Events::new(Client::new(self.clone(), "default"))
+    }
+
+    fn requests(&self) -> Vec<(Method, String, Value)> {
+        self.requests.lock().unwrap().clone()
+    }
+}
+
+impl Service<Request<Body>> for Fake {
+    type Response = Response<Body>;
+    type Error = kube::Error;
+    type Future = BoxFuture<'static, kube::Result<Response<Body>>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<kube::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let fake = self.clone();
+        async move {
+            let (parts, body) = request.into_parts();
+            let body = body.collect_bytes().await?;
+            let sent = serde_json::from_slice(&body).unwrap_or_default();
+            let path = parts.uri.path().to_owned();
+            fake.requests.lock().unwrap().push((parts.method, path, sent));
+            let (status, answer) = match fake.mood {
+                Mood::Takes => (StatusCode::CREATED, body.to_vec()),
+                Mood::Refuses => (StatusCode::FORBIDDEN, b"no".to_vec()),
+                Mood::Hangs => return std::future::pending().await,
+            };
+            let mut response = Response::new(Body::from(answer));
+            *response.status_mut() = status;
+            Ok(response)
+        }
+        .boxed()
+    }
+}
+
+fn backup() -> Backup {
+    let mut backup = Backup::new("nightly", BackupSpec::default());
+    backup.metadata.namespace = Some("velero".to_owned());
+    backup.metadata.uid = Some("u-1".to_owned());
+    backup
+}
+
+#[test]
+fn every_milestone_has_a_type_a_reason_and_a_note() {
+    use EventType::{Normal, Warning};
+    let progress = Milestone::Progress { percent: 50, items_done: 24, items_total: 40 };
+    let ended = |phase| Milestone::Ended { phase };
+    for (milestone, type_, reason, note, action) in [
+        (Milestone::Started, Normal, "Started", "it has started", "Started"),
+        (progress, Normal, "Progress", "past 50 %: 24 of 40 items known so far", "Progress50"),
+        (
+            Milestone::OperationsStarted { count: 1 },
+            Normal,
+            "OperationsStarted",
+            "waits for 1 operation of plugins",
+            "OperationsStarted",
+        ),
+        (
+            Milestone::OperationsStarted { count: 3 },
+            Normal,
+            "OperationsStarted",
+            "waits for 3 operations of plugins",
+            "OperationsStarted",
+        ),
+        (
+            Milestone::OperationsProgress { ended: 2, total: 3 },
+            Normal,
+            "OperationsProgress",
+            "2 of 3 operations of plugins have ended",
+            "OperationsProgress50",
+        ),
+        (ended(End::Completed), Normal, "Completed", "it has ended as Completed", "Completed"),
+        (
+            ended(End::PartiallyFailed),
+            Warning,
+            "PartiallyFailed",
+            "it has ended as PartiallyFailed; its status says why",
+            "PartiallyFailed",
+        ),
+        (
+            ended(End::Failed),
+            Warning,
+            "Failed",
+            "it has ended as Failed; its status says why",
+            "Failed",
+        ),
+        (
+            ended(End::FailedValidation),
+            Warning,
+            "FailedValidation",
+            "it has ended as FailedValidation; its status says why",
+            "FailedValidation",
+        ),
+        (Milestone::Canceling, Normal, "Canceling", "it was asked to stop", "Canceling"),
+        (
+            Milestone::Canceled,
+            Normal,
+            "Canceled",
+            "it has stopped, because it was asked to",
+            "Canceled",
+        ),
+        (
+            Milestone::Resumed { attempt: 2 },
+            Normal,
+            "Resumed",
+            "it goes on after an interruption, attempt 2",
+            "Resumed2",
+        ),
+    ] {
+        let event = milestone.event();
+        let told = (event.type_, event.reason.as_str(), event.note.as_deref());
+        assert_eq!(told, (type_, reason, Some(note)), "{milestone:?}");
+        assert_eq!(event.action, action, "{milestone:?}");
+    }
+}
+
+#[test]
+fn only_quarters_are_told_and_each_once() {
+    for (told, done, total, expected) in [
+        (0, 0, 0, None),
+        (0, 5, 0, None),
+        (0, 0, 100, None),
+        (0, 24, 100, None),
+        (0, 25, 100, Some(25)),
+        (25, 26, 100, None),
+        (25, 49, 100, None),
+        (25, 50, 100, Some(50)),
+        // What was leapt over is not told late.
+        (0, 80, 100, Some(75)),
+        (75, 99, 100, None),
+        // More was found, and the share went down.
+        (50, 30, 100, None),
+        (0, 100, 100, None),
+        (0, 101, 100, None),
+        (0, 1, 3, Some(25)),
+        (25, 2, 3, Some(50)),
+        (0, u64::MAX / 2 + 1, u64::MAX, Some(50)),
+    ] {
+        assert_eq!(passed(told, done, total), expected, "{told} {done}/{total}");
+    }
+}
+
+#[tokio::test]
+async fn an_event_is_written_for_the_run_in_its_namespace() {
+    let fake = Fake::new(Mood::Takes);
+    fake.events().tell(&backup(), Milestone::Started).await;
+    let mut restore = Restore::new("back", RestoreSpec::default());
+    restore.metadata.namespace = Some("velero".to_owned());
+    fake.events().tell(&restore, Milestone::Ended { phase: End::Failed }).await;
+    let requests = fake.requests();
+    for ((method, path, sent), (kind, name, type_, reason)) in requests
+        .iter()
+        .zip([("Backup", "nightly", "Normal", "Started"), ("Restore", "back", "Warning", "Failed")])
+    {
+        assert_eq!(method, Method::POST);
+        assert_eq!(path, "/apis/events.k8s.io/v1/namespaces/velero/events");
+        assert_eq!((&sent["type"], &sent["reason"]), (&type_.into(), &reason.into()));
+        assert_eq!(sent["regarding"]["kind"], kind);
+        assert_eq!(sent["regarding"]["name"], name);
+        assert_eq!(sent["regarding"]["apiVersion"], "velero.io/v1");
+        assert_eq!(sent["reportingController"], "bowline");
+    }
+    assert_eq!(requests.len(), 2);
+    assert_eq!(requests[0].2["regarding"]["uid"], "u-1");
+}
+
+#[tokio::test]
+async fn progress_is_told_anew_each_time_and_the_same_milestone_is_one_event() {
+    let fake = Fake::new(Mood::Takes);
+    let events = fake.events();
+    for percent in [25, 50, 75] {
+        let progress = Milestone::Progress { percent, items_done: 1, items_total: 2 };
+        events.tell(&backup(), progress).await;
+    }
+    for _ in 0..2 {
+        events.tell(&backup(), Milestone::Canceling).await;
+    }
+    let methods: Vec<_> = fake.requests().into_iter().map(|(method, ..)| method).collect();
+    let post = Method::POST;
+    assert_eq!(methods, [post.clone(), post.clone(), post.clone(), post, Method::PATCH]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_that_cannot_be_written_stops_nobody_and_takes_little_time() {
+    for (mood, expected) in
+        [(Mood::Takes, Duration::ZERO), (Mood::Refuses, Duration::ZERO), (Mood::Hangs, LIMIT)]
+    {
+        let fake = Fake::new(mood);
+        let begun = Instant::now();
+        let told = async { fake.events().tell(&backup(), Milestone::Started).await };
+        tokio::time::timeout(Duration::from_hours(1), told).await.expect("in time");
+        let took = begun.elapsed();
+        assert!(took >= expected && took < expected + LIMIT / 2, "{took:?}");
+        assert_eq!(fake.requests().len(), 1);
+    }
+}

@@ -1,0 +1,484 @@
+//! The journals of runs, in ConfigMaps of our own namespace.
+//!
+//! In the cluster and not in the bucket: a frozen application must not depend on a bucket. A
+//! ConfigMap is a page of the journal; at 512 KiB the next one is begun. They belong to no object, so
+//! a deleted run leaves its journal, and [`orphans`] finds it.
+//!
+//! # Guarantees
+//! - A record is in the cluster when its `append` has returned. One whose `append` failed, or was
+//!   not waited for, may be there or not, but never twice.
+//! - Many tasks may append at once: what waits is written together, by whoever's turn it is. If that
+//!   task is dropped, the next one finishes what it began.
+//! - Opening a journal takes it over, and writes on pages of its own. What somebody who had it open
+//!   before was about to write is refused, however late it comes to the API server; or, where it was
+//!   a new page, it is the later opening that is refused, and must be opened again to see that page.
+//! - What is not a page as we write it is an error that names it; nothing is skipped.
+//!
+//! # Caveats
+//! - An append is tried for 18 seconds, after what was being written when it came.
+
+mod page;
+#[cfg(test)]
+mod tests;
+mod tries;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use bowline_api::label;
+use bowline_engine::journal::{self, Journal, Record};
+use bowline_store::name::RunUid;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::{DeleteParams, ListParams, ObjectList, Patch, PatchParams};
+use kube::core::ObjectMeta;
+use kube::{Api, Client, ResourceExt as _};
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+
+use crate::patch;
+use crate::story::one_line;
+use page::{Contents, Owner, Place};
+use tries::Tries;
+
+/// How many pages are asked for at once, and how many descriptions of pages.
+const PAGES_AT_ONCE: u32 = 8;
+const DESCRIPTIONS_AT_ONCE: u32 = 250;
+/// How many orphans are told at once.
+const MOST_ORPHANS: usize = 1000;
+
+/// Why a journal could not be read, written or removed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A record is too large.
+    #[error(
+        "a record of {bytes} bytes is too large: a journal takes {} at most",
+        page::LARGEST_RECORD
+    )]
+    TooLarge {
+        /// How large it is.
+        bytes: usize,
+    },
+    /// A record is nothing that JSON can say.
+    #[error("a record cannot be encoded")]
+    Encode(#[source] serde_json::Error),
+    /// No record fits any more.
+    #[error("the journal is full: it has {} ConfigMaps", page::MOST_PAGES)]
+    Full,
+    /// There are more pages than were ever written.
+    #[error("run {run} has a journal of more than {} ConfigMaps", page::MOST_PAGES)]
+    TooMany {
+        /// Whose journal it is.
+        run: RunUid,
+    },
+    /// A ConfigMap is labelled as a page and is none.
+    #[error(
+        "ConfigMap {page} is not a page of the journal: {reason}; if it is of no use, delete it"
+    )]
+    Foreign {
+        /// The ConfigMap.
+        page: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A page is gone, though later ones are there.
+    #[error("ConfigMap {page} of the journal is missing, and what was noted on it")]
+    Missing {
+        /// The ConfigMap.
+        page: String,
+    },
+    /// The journal was opened by somebody else since, or what somebody wrote before came late.
+    #[error("ConfigMap {page} of the journal is somebody else's by now: open the journal again")]
+    TakenOver {
+        /// The ConfigMap.
+        page: String,
+    },
+    /// A page is another by now.
+    #[error("ConfigMap {page} was changed by somebody else meanwhile")]
+    Changed {
+        /// The ConfigMap.
+        page: String,
+    },
+    /// The API server did not answer.
+    #[error("the API server did not answer in time")]
+    Silent,
+    /// The API server did not let us read.
+    #[error("the ConfigMaps of the journal cannot be read")]
+    Read(#[source] kube::Error),
+    /// The API server did not let us write.
+    #[error("ConfigMap {page} of the journal cannot be written")]
+    Write {
+        /// The ConfigMap.
+        page: String,
+        /// Why not.
+        source: kube::Error,
+    },
+    /// The API server did not let us delete.
+    #[error("ConfigMap {page} of the journal cannot be deleted")]
+    Remove {
+        /// The ConfigMap.
+        page: String,
+        /// Why not.
+        source: kube::Error,
+    },
+}
+
+impl Error {
+    /// Whether it may be otherwise the next time, though nobody changed anything.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Changed { .. } | Self::Silent => true,
+            // A list that took too long is begun anew.
+            Self::Read(kube::Error::Api(status)) if status.code == 410 => true,
+            Self::Read(source) | Self::Write { source, .. } | Self::Remove { source, .. } => {
+                !patch::is_refused(source)
+            }
+            Self::TooLarge { .. }
+            | Self::Encode(_)
+            | Self::Full
+            | Self::TooMany { .. }
+            | Self::Foreign { .. }
+            | Self::Missing { .. }
+            | Self::TakenOver { .. } => false,
+        }
+    }
+}
+
+/// The journal of a run.
+pub struct ConfigMaps {
+    api: Api<ConfigMap>,
+    owner: Owner,
+    /// Our name among those who ever opened the journal.
+    writer: String,
+    /// What nobody has begun to write. Each entry has a caller who waits, so callers bound it.
+    waiting: Mutex<VecDeque<Waiting>>,
+    pen: tokio::sync::Mutex<Pen>,
+}
+
+/// A journal whose run is gone. [`ConfigMaps::open`] reads it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Orphan {
+    /// The uid of the run.
+    pub run: RunUid,
+    /// What it was: `Backup` or `Restore`.
+    pub kind: String,
+    /// What it was called.
+    pub name: String,
+}
+
+/// What came of an append.
+type Outcome = Result<(), String>;
+
+/// A record, and who waits for it.
+struct Waiting {
+    text: String,
+    done: oneshot::Sender<Outcome>,
+}
+
+/// What one needs in order to write; only one has it.
+#[derive(Default)]
+struct Pen {
+    place: Place,
+    /// The resource version of the page; none if it may not be there yet.
+    version: Option<String>,
+    /// What is being written. It stays here until its outcome is known, whoever writes it.
+    batch: Option<Batch>,
+}
+
+/// Records that are written by one request, on one page.
+#[derive(Default)]
+struct Batch {
+    records: BTreeMap<String, String>,
+    done: Vec<oneshot::Sender<Outcome>>,
+}
+
+impl ConfigMaps {
+    /// Opens the journal of a run and takes it over: whoever had it open before cannot write it any
+    /// more. Returns also what is in it, in order. Nothing is created before the first append.
+    pub async fn open(
+        client: Client,
+        namespace: &str,
+        run: &RunUid,
+        kind: &str,
+        name: &str,
+    ) -> Result<(Self, Vec<Record>), Error> {
+        let api = Api::namespaced(client, namespace);
+        let owner = Owner { run: run.clone(), kind: kind.to_owned(), name: name.to_owned() };
+        let writer = format!("{:016x}", RandomState::new().hash_one(std::process::id()));
+        let mut tries = Tries::new(tries::WHOLE);
+        let contents = loop {
+            match tries.one(take_over(&api, &owner, &writer)).await {
+                Ok(contents) => break contents,
+                Err(error) => tries.again(error).await?,
+            }
+        };
+        let pen = Pen { place: contents.place, ..Pen::default() };
+        let (waiting, pen) = (Mutex::default(), tokio::sync::Mutex::new(pen));
+        Ok((Self { api, owner, writer, waiting, pen }, contents.records))
+    }
+
+    /// Removes it: the run has ended and nothing of it may be needed.
+    pub async fn remove(self) -> Result<(), Error> {
+        let mut tries = Tries::new(tries::WHOLE);
+        loop {
+            match tries.one(erase(&self.api, &self.owner)).await {
+                Ok(()) => return Ok(()),
+                Err(error) => tries.again(error).await?,
+            }
+        }
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, VecDeque<Waiting>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes what was begun, else what waits and fits on a page, and tells those who wait.
+    async fn write(&self, pen: &mut Pen) {
+        if pen.batch.is_none() {
+            pen.take(&mut self.waiting());
+        }
+        let mut tries = Tries::new(tries::WRITING);
+        let outcome = loop {
+            match tries.one(self.write_once(pen)).await {
+                Ok(()) => break Ok(()),
+                Err(error) => {
+                    if let Err(error) = tries.again(error).await {
+                        break Err(one_line(&error));
+                    }
+                }
+            }
+        };
+        for done in pen.batch.take().unwrap_or_default().done {
+            // Who is gone does not want to know.
+            let _ = done.send(outcome.clone());
+        }
+    }
+
+    /// One try. That of another before may have been carried out, or may yet be: both would change
+    /// the resource version, so only one of them ever is.
+    async fn write_once(&self, pen: &mut Pen) -> Result<(), Error> {
+        let Some(batch) = &pen.batch else { return Ok(()) };
+        let name = self.owner.page_name(pen.place.page);
+        let written = if let Some(version) = &pen.version {
+            change(&self.api, &name, Some(version), json!({ "data": batch.records })).await
+        } else {
+            let page = self.owner.page(pen.place.page, &self.writer, batch.records.clone());
+            self.api.create(&patch::post_params(), &page).await.map(|page| page.metadata)
+        };
+        match written {
+            Ok(meta) => {
+                pen.version = meta.resource_version;
+                return Ok(());
+            }
+            Err(error) if patch::is_conflict(&error) || patch::is_taken(&error) => {}
+            Err(source) => return Err(Error::Write { page: name, source }),
+        }
+        let found = self.api.get(&name).await.map_err(Error::Read)?;
+        if found.annotations().get(page::WRITER) != Some(&self.writer) {
+            return Err(Error::TakenOver { page: name });
+        }
+        let has = |(key, text)| found.data.as_ref().and_then(|data| data.get(key)) == Some(text);
+        let is_written = batch.records.iter().all(has);
+        pen.version = found.metadata.resource_version;
+        if is_written { Ok(()) } else { Err(Error::Changed { page: name }) }
+    }
+}
+
+#[async_trait]
+impl Journal for ConfigMaps {
+    async fn append(&self, record: &Record) -> Result<(), journal::Error> {
+        let text = page::encode(record).map_err(|error| journal::Error(one_line(&error)))?;
+        let (done, mut outcome) = oneshot::channel();
+        self.waiting().push_back(Waiting { text, done });
+        let mut pen = tokio::select! {
+            biased;
+            outcome = &mut outcome => return told(outcome.ok()),
+            pen = self.pen.lock() => pen,
+        };
+        // Ours is written after what was begun, and after what waited before it.
+        loop {
+            match outcome.try_recv() {
+                Ok(outcome) => return told(Some(outcome)),
+                Err(oneshot::error::TryRecvError::Empty) => self.write(&mut pen).await,
+                Err(oneshot::error::TryRecvError::Closed) => return told(None),
+            }
+        }
+    }
+}
+
+impl Pen {
+    /// Takes what waits and fits on the page, or on the next one if nothing fits.
+    fn take(&mut self, waiting: &mut VecDeque<Waiting>) {
+        // Nobody was told that these are written, and nobody will ask.
+        waiting.retain(|waiting| !waiting.done.is_closed());
+        let mut batch = Batch::default();
+        while let Some(first) = waiting.pop_front() {
+            match self.key(first.text.len(), batch.records.is_empty()) {
+                Ok(Some(key)) => {
+                    batch.records.insert(key, first.text);
+                    batch.done.push(first.done);
+                }
+                Ok(None) => {
+                    waiting.push_front(first);
+                    break;
+                }
+                Err(error) => {
+                    let _ = first.done.send(Err(one_line(&error)));
+                }
+            }
+        }
+        self.batch = Some(batch).filter(|batch| !batch.records.is_empty());
+    }
+
+    /// The key for a record, if it fits. The page is turned only if nothing was put on it just now.
+    fn key(&mut self, bytes: usize, may_turn: bool) -> Result<Option<String>, Error> {
+        let key = self.place.key(bytes)?;
+        if key.is_some() || !may_turn {
+            return Ok(key);
+        }
+        self.place.turn()?;
+        self.version = None;
+        self.place.key(bytes)
+    }
+}
+
+/// Journals whose run is not in `live`: the uids of all Backups and Restores that there are, and of
+/// those that this process still runs though they were deleted. No more than a thousand at once.
+pub async fn orphans(
+    client: Client,
+    namespace: &str,
+    live: &BTreeSet<String>,
+) -> Result<Vec<Orphan>, Error> {
+    let api = Api::namespaced(client, namespace);
+    let mut tries = Tries::new(tries::WHOLE);
+    loop {
+        match tries.one(find_orphans(&api, live)).await {
+            Ok(found) => return Ok(found),
+            Err(error) => tries.again(error).await?,
+        }
+    }
+}
+
+async fn find_orphans(api: &Api<ConfigMap>, live: &BTreeSet<String>) -> Result<Vec<Orphan>, Error> {
+    let mut found: BTreeMap<String, Orphan> = BTreeMap::new();
+    let params = ListParams::default().labels(label::JOURNAL).limit(DESCRIPTIONS_AT_ONCE);
+    let see = |page: kube::core::PartialObjectMeta<ConfigMap>| {
+        let value = |values: &BTreeMap<String, String>, key| values.get(key).cloned();
+        let uid = value(page.labels(), label::JOURNAL).unwrap_or_default();
+        if live.contains(&uid) || found.contains_key(&uid) || found.len() >= MOST_ORPHANS {
+            return Ok(());
+        }
+        let Ok(run) = RunUid::new(uid.clone()) else {
+            let page = page.name_any();
+            tracing::warn!(
+                "ConfigMap {page} is labelled as the journal of {uid:?}, which is no uid"
+            );
+            return Ok(());
+        };
+        let kind = value(page.labels(), label::RUN_KIND).unwrap_or_default();
+        let name = value(page.annotations(), page::RUN_NAME).unwrap_or_default();
+        found.insert(uid, Orphan { run, kind, name });
+        Ok(())
+    };
+    each(params, |params| async move { api.list_metadata(&params).await }, see).await?;
+    Ok(found.into_values().collect())
+}
+
+/// Reads all pages, and signs the last one. What was sent to be written on it before that names an
+/// older resource version, and is refused from then on.
+async fn take_over(api: &Api<ConfigMap>, owner: &Owner, writer: &str) -> Result<Contents, Error> {
+    let mut pages = Vec::new();
+    let params = ListParams::default().labels(&owner.selector()).limit(PAGES_AT_ONCE);
+    let see = |page: ConfigMap| {
+        pages.push(page);
+        let is_too_many = pages.len() > page::MOST_PAGES;
+        if is_too_many { Err(Error::TooMany { run: owner.run.clone() }) } else { Ok(()) }
+    };
+    each(params, |params| async move { api.list(&params).await }, see).await?;
+    if pages.iter().any(|page| owner.is_removed(page)) {
+        erase(api, owner).await?;
+        return Ok(Contents::default());
+    }
+    let contents = owner.read(pages)?;
+    let Some(last) = &contents.last else { return Ok(contents) };
+    let page = last.name.clone();
+    let signature = json!({ "metadata": { "annotations": { page::WRITER: writer } } });
+    match change(api, &page, last.version.as_deref(), signature).await {
+        Ok(_) => Ok(contents),
+        Err(error) if patch::is_conflict(&error) => Err(Error::Changed { page }),
+        Err(source) => Err(Error::Write { page, source }),
+    }
+}
+
+/// Deletes all pages, the first one last. It is marked before, so that the beginning of a journal
+/// that somebody did not delete to its end is never taken for a whole one.
+async fn erase(api: &Api<ConfigMap>, owner: &Owner) -> Result<(), Error> {
+    let mut pages = BTreeSet::new();
+    let params = ListParams::default().labels(&owner.selector()).limit(DESCRIPTIONS_AT_ONCE);
+    let see = |page: kube::core::PartialObjectMeta<ConfigMap>| {
+        pages.extend(owner.page_number(&page.name_any()));
+        Ok(())
+    };
+    each(params, |params| async move { api.list_metadata(&params).await }, see).await?;
+    if pages.len() > 1 {
+        let page = owner.page_name(0);
+        let mark = json!({ "metadata": { "annotations": { page::REMOVED: "true" } } });
+        match change(api, &page, None, mark).await {
+            Err(source) if !patch::is_missing(&source) => {
+                return Err(Error::Write { page, source });
+            }
+            _ => {}
+        }
+    }
+    for number in pages.into_iter().rev() {
+        let page = owner.page_name(number);
+        match api.delete(&page, &DeleteParams::default()).await {
+            Err(source) if !patch::is_missing(&source) => {
+                return Err(Error::Remove { page, source });
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Changes a page. The answer is asked to leave out what is on it, which may be much.
+async fn change(
+    api: &Api<ConfigMap>,
+    name: &str,
+    resource_version: Option<&str>,
+    mut change: Value,
+) -> kube::Result<ObjectMeta> {
+    if let Some(version) = resource_version {
+        change["metadata"]["resourceVersion"] = json!(version);
+    }
+    let field_manager = Some(patch::FIELD_MANAGER.to_owned());
+    let params = PatchParams { field_manager, ..PatchParams::default() };
+    Ok(api.patch_metadata(name, &params, &Patch::Merge(change)).await?.metadata)
+}
+
+/// Shows each object of a list that comes in parts.
+async fn each<T, F>(
+    mut params: ListParams,
+    ask: impl Fn(ListParams) -> F,
+    mut see: impl FnMut(T) -> Result<(), Error>,
+) -> Result<(), Error>
+where
+    T: Clone,
+    F: Future<Output = kube::Result<ObjectList<T>>>,
+{
+    loop {
+        let part = ask(params.clone()).await.map_err(Error::Read)?;
+        part.items.into_iter().try_for_each(&mut see)?;
+        match part.metadata.continue_ {
+            Some(token) if !token.is_empty() => params = params.continue_token(&token),
+            _ => return Ok(()),
+        }
+    }
+}
+
+fn told(outcome: Option<Outcome>) -> Result<(), journal::Error> {
+    let outcome = outcome.unwrap_or_else(|| Err("nobody knows what came of it".to_owned()));
+    outcome.map_err(journal::Error)
+}

@@ -1,0 +1,226 @@
+//! The pages of a journal: what they are called, what is on them, and how they are read.
+//!
+//! A page is one ConfigMap. Each record is one key in it: its number in the journal with leading
+//! zeros, so that the order of the keys is the order of the records.
+
+use std::collections::BTreeMap;
+
+use bowline_api::label;
+use bowline_engine::journal::Record;
+use bowline_store::name::RunUid;
+use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::ResourceExt as _;
+
+use super::Error;
+
+/// The largest record, as JSON.
+pub(super) const LARGEST_RECORD: usize = 256 * 1024;
+/// How many pages a journal has at most.
+pub(super) const MOST_PAGES: usize = 64;
+/// How much is written on a page. Kubernetes takes a mebibyte.
+const FULL: usize = 512 * 1024;
+/// What a record costs beside its key and text: the API server notes who owns each key.
+const OVERHEAD: usize = 32;
+/// How many digits a key has.
+const DIGITS: usize = 8;
+/// The first number that has too many digits.
+const NUMBERS: u64 = 100_000_000;
+
+/// Name of the run, on each page.
+pub(super) const RUN_NAME: &str = "bowline.io/run-name";
+/// Who may write the page: a word that each opening of a journal makes up.
+pub(super) const WRITER: &str = "bowline.io/journal-writer";
+/// On the first page of a journal that is being removed.
+pub(super) const REMOVED: &str = "bowline.io/journal-removed";
+
+/// Whose journal it is.
+#[derive(Clone, Debug)]
+pub(super) struct Owner {
+    pub(super) run: RunUid,
+    pub(super) kind: String,
+    pub(super) name: String,
+}
+
+/// Where the next record goes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Place {
+    /// The number of the page.
+    pub(super) page: usize,
+    /// How much is on it.
+    used: usize,
+    /// The number of the record.
+    next: u64,
+}
+
+/// What the pages of a journal say.
+#[derive(Debug, Default)]
+pub(super) struct Contents {
+    pub(super) records: Vec<Record>,
+    /// Where an opening of the journal begins to write: on a page of its own.
+    pub(super) place: Place,
+    /// The last page, if there is any.
+    pub(super) last: Option<Last>,
+}
+
+/// The last page of a journal.
+#[derive(Debug)]
+pub(super) struct Last {
+    pub(super) name: String,
+    pub(super) version: Option<String>,
+}
+
+/// A record as it is written, if it is not too large.
+pub(super) fn encode(record: &Record) -> Result<String, Error> {
+    let text = serde_json::to_string(record).map_err(Error::Encode)?;
+    match text.len() {
+        bytes if bytes > LARGEST_RECORD => Err(Error::TooLarge { bytes }),
+        _ => Ok(text),
+    }
+}
+
+impl Place {
+    /// The key for a record of this many bytes; none if it needs a new page.
+    pub(super) fn key(&mut self, bytes: usize) -> Result<Option<String>, Error> {
+        let used = self.used + DIGITS + bytes + OVERHEAD;
+        if used > FULL {
+            return Ok(None);
+        }
+        if self.next >= NUMBERS {
+            return Err(Error::Full);
+        }
+        let key = format!("{:0DIGITS$}", self.next);
+        (self.used, self.next) = (used, self.next + 1);
+        Ok(Some(key))
+    }
+
+    /// Goes to the next page.
+    pub(super) fn turn(&mut self) -> Result<(), Error> {
+        if self.page + 1 >= MOST_PAGES {
+            return Err(Error::Full);
+        }
+        (self.page, self.used) = (self.page + 1, 0);
+        Ok(())
+    }
+}
+
+impl Owner {
+    /// What finds all pages.
+    pub(super) fn selector(&self) -> String {
+        format!("{}={}", label::JOURNAL, self.run)
+    }
+
+    /// What a page is called.
+    pub(super) fn page_name(&self, number: usize) -> String {
+        format!("bowline-journal-{}-{number}", self.run)
+    }
+
+    /// The number of a page with this name, if it is one.
+    pub(super) fn page_number(&self, name: &str) -> Option<usize> {
+        let number = name.rsplit_once('-')?.1.parse().ok()?;
+        (self.page_name(number) == name).then_some(number)
+    }
+
+    /// A new page. It has no owner: a run that is deleted may leave something to be thawed.
+    pub(super) fn page(
+        &self,
+        number: usize,
+        writer: &str,
+        records: BTreeMap<String, String>,
+    ) -> ConfigMap {
+        let labels = [
+            (label::JOURNAL, self.run.as_str()),
+            (label::RUN_KIND, &self.kind),
+            (label::EXCLUDE_FROM_BACKUP, "true"),
+        ];
+        let annotations = [(RUN_NAME, self.name.as_str()), (WRITER, writer)];
+        ConfigMap {
+            metadata: ObjectMeta {
+                name: Some(self.page_name(number)),
+                labels: Some(owned(labels)),
+                annotations: Some(owned(annotations)),
+                ..ObjectMeta::default()
+            },
+            data: Some(records),
+            ..ConfigMap::default()
+        }
+    }
+
+    /// Whether it is the first page of a journal that is being removed.
+    pub(super) fn is_removed(&self, page: &ConfigMap) -> bool {
+        page.name_any() == self.page_name(0) && page.annotations().contains_key(REMOVED)
+    }
+
+    /// Reads all pages, in whatever order they come.
+    pub(super) fn read(&self, pages: Vec<ConfigMap>) -> Result<Contents, Error> {
+        if pages.len() > MOST_PAGES {
+            return Err(Error::TooMany { run: self.run.clone() });
+        }
+        let mut numbered = BTreeMap::new();
+        for page in pages {
+            numbered.insert(self.check(&page)?, page);
+        }
+        let mut contents = Contents::default();
+        for (expected, (number, page)) in numbered.into_iter().enumerate() {
+            if number != expected {
+                return Err(Error::Missing { page: self.page_name(expected) });
+            }
+            let name = page.name_any();
+            for (key, text) in page.data.unwrap_or_default() {
+                let record = contents.record(&key, &text);
+                let record = record.map_err(|reason| foreign(&name, reason))?;
+                contents.records.push(record);
+            }
+            // Nothing fits on a page that somebody else wrote.
+            (contents.place.page, contents.place.used) = (number, FULL);
+            contents.last = Some(Last { name, version: page.metadata.resource_version });
+        }
+        Ok(contents)
+    }
+
+    /// The number of a page that looks like one of ours.
+    fn check(&self, page: &ConfigMap) -> Result<usize, Error> {
+        let name = page.name_any();
+        let number = self.page_number(&name);
+        let number = number.ok_or_else(|| foreign(&name, "its name is not that of a page"))?;
+        if page.labels().get(label::RUN_KIND) != Some(&self.kind) {
+            let reason = format!("it is not labelled as that of a {}", self.kind);
+            return Err(foreign(&name, reason));
+        }
+        if page.annotations().get(RUN_NAME) != Some(&self.name) {
+            let reason = format!("it is not annotated as that of {}", self.name);
+            return Err(foreign(&name, reason));
+        }
+        if page.binary_data.as_ref().is_some_and(|data| !data.is_empty()) {
+            return Err(foreign(&name, "it has binary data"));
+        }
+        if page.data.as_ref().is_none_or(BTreeMap::is_empty) {
+            return Err(foreign(&name, "nothing is on it"));
+        }
+        Ok(number)
+    }
+}
+
+impl Contents {
+    /// Reads a record, which must come after those before it. Says why it cannot.
+    fn record(&mut self, key: &str, text: &str) -> Result<Record, String> {
+        let is_key = key.len() == DIGITS && key.bytes().all(|byte| byte.is_ascii_digit());
+        let number: Option<u64> = key.parse().ok().filter(|_| is_key);
+        let number = number.ok_or_else(|| format!("the key {key:?} is not a record's number"))?;
+        if number < self.place.next {
+            return Err(format!("record {key} stands behind a later one"));
+        }
+        let record = serde_json::from_str(text);
+        let record = record.map_err(|error| format!("record {key} cannot be read: {error}"))?;
+        self.place.next = number + 1;
+        Ok(record)
+    }
+}
+
+fn foreign(page: &str, reason: impl Into<String>) -> Error {
+    Error::Foreign { page: page.to_owned(), reason: reason.into() }
+}
+
+fn owned<const N: usize>(pairs: [(&str, &str); N]) -> BTreeMap<String, String> {
+    pairs.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+}

@@ -1,0 +1,141 @@
+//! The Lease in the cluster: reading, writing, and giving it back.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use kube::{Api, Client};
+use serde_json::json;
+use tokio::time::error::Elapsed;
+
+use super::record::{Record, Term};
+use super::{Error, NAME};
+use crate::patch;
+
+/// How often giving back is tried while others change the Lease.
+const ROUNDS: usize = 5;
+
+/// A request without the answer that it should have.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Trouble {
+    /// There is none.
+    #[error("no answer from the API server within {0:?}")]
+    Late(Duration),
+    /// It is a bad one.
+    #[error("the API server does not do it")]
+    Api(#[source] kube::Error),
+    /// Others were faster each time.
+    #[error("others change the lease all the time")]
+    Contested,
+}
+
+impl Trouble {
+    /// An error, if the next answer will be the same.
+    pub(super) fn unless_refused(self, namespace: &str) -> Result<Self, Error> {
+        let namespace = || namespace.to_owned();
+        match self {
+            Self::Api(source) if patch::is_forbidden(&source) => {
+                Err(Error::Forbidden { namespace: namespace(), source })
+            }
+            Self::Api(source) if patch::is_refused(&source) => {
+                Err(Error::Refused { namespace: namespace(), source })
+            }
+            other => Ok(other),
+        }
+    }
+}
+
+/// The answer to a request that had this long.
+pub(super) fn answer<T>(
+    outcome: Result<Result<T, Trouble>, Elapsed>,
+    limit: Duration,
+) -> Result<T, Trouble> {
+    outcome.unwrap_or(Err(Trouble::Late(limit)))
+}
+
+/// The Lease, there or not.
+#[derive(Clone, Debug)]
+pub(super) struct Object {
+    leases: Api<Lease>,
+    duration: Duration,
+}
+
+impl Object {
+    pub(super) fn new(client: Client, namespace: &str, duration: Duration) -> Self {
+        Self { leases: Api::namespaced(client, namespace), duration }
+    }
+
+    /// What it says, if it is there.
+    pub(super) async fn read(&self) -> Result<Option<Record>, Trouble> {
+        let lease = self.leases.get_opt(NAME).await.map_err(Trouble::Api)?;
+        Ok(lease.map(|lease| Record::of(lease, self.duration)))
+    }
+
+    /// Writes a term into it, as renewed now. None if it is no longer as it was read, which is said
+    /// by `read`: none for a Lease that is not there.
+    pub(super) async fn write(
+        &self,
+        read: Option<&Record>,
+        term: &Term,
+    ) -> Result<Option<Record>, Trouble> {
+        let spec = self.spec(term);
+        let written = if let Some(record) = read {
+            let version = Some(record.version.as_str());
+            patch::patch(&self.leases, NAME, version, json!({ "spec": spec })).await
+        } else {
+            let metadata = ObjectMeta { name: Some(NAME.to_owned()), ..ObjectMeta::default() };
+            let lease = Lease { metadata, spec: Some(spec) };
+            self.leases.create(&patch::post_params(), &lease).await
+        };
+        self.unless_changed(written, read.is_some())
+    }
+
+    /// Makes a term end, if it is still going on.
+    pub(super) async fn give_back(&self, term: &Term) -> Result<bool, Trouble> {
+        for _ in 0..ROUNDS {
+            let Some(record) = self.read().await?.filter(|record| record.term == *term) else {
+                return Ok(false);
+            };
+            let version = Some(record.version.as_str());
+            let nobody = json!({"spec": {"holderIdentity": null}});
+            let written = patch::patch(&self.leases, NAME, version, nobody).await;
+            if self.unless_changed(written, true)?.is_some() {
+                return Ok(true);
+            }
+        }
+        Err(Trouble::Contested)
+    }
+
+    fn spec(&self, term: &Term) -> LeaseSpec {
+        LeaseSpec {
+            holder_identity: Some(term.holder.clone()),
+            acquire_time: term.acquired.map(MicroTime),
+            renew_time: Some(MicroTime(Timestamp::now())),
+            lease_duration_seconds: Some(whole_seconds(self.duration)),
+            lease_transitions: Some(term.transitions),
+            ..LeaseSpec::default()
+        }
+    }
+
+    /// None if the write failed because somebody else was faster.
+    fn unless_changed(
+        &self,
+        written: kube::Result<Lease>,
+        was_there: bool,
+    ) -> Result<Option<Record>, Trouble> {
+        match written {
+            Ok(lease) => Ok(Some(Record::of(lease, self.duration))),
+            Err(error) if patch::is_conflict(&error) || patch::is_taken(&error) => Ok(None),
+            // For one that is to be created it means that there is no such namespace.
+            Err(error) if patch::is_missing(&error) && was_there => Ok(None),
+            Err(error) => Err(Trouble::Api(error)),
+        }
+    }
+}
+
+/// Whole seconds, never fewer than asked for.
+pub(super) fn whole_seconds(duration: Duration) -> i32 {
+    let seconds = duration.as_secs() + u64::from(duration.subsec_nanos() > 0);
+    i32::try_from(seconds).unwrap_or(i32::MAX)
+}

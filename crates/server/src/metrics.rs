@@ -1,0 +1,230 @@
+//! What Prometheus is told of a server, and whether it is well, over HTTP.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `label` | the values of labels, all from closed sets; names of plugins are cut off at a number |
+//! | `address` | what `--metrics-address` can be |
+//! | `server` | `/metrics`, `/healthz` and `/readyz` |
+//!
+//! # Guarantees
+//! - Each operation is counted once when it has ended, however often it is shown.
+//! - What a run shows replaces what it showed before; gauges are sums over all runs.
+//! - The number of series is bounded, whatever plugins are called.
+//!
+//! Counters begin at zero with each process, as Prometheus expects.
+
+mod address;
+mod label;
+mod server;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::fmt;
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bowline_engine::operation::Operation;
+use bowline_plugin::Name;
+use jiff::Timestamp;
+use prometheus_client::encoding::text;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+
+pub use address::{Address, InvalidAddress};
+pub use label::{Method, Outcome, RunKind};
+pub use server::{Error, Readiness, Server};
+
+use crate::end::End;
+use label::{CallLabels, Names, OperationLabels, Row, RunLabels};
+
+/// The upper bounds of histograms, in seconds: 5 ms to 10 min.
+const BUCKETS: [f64; 16] = [
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0,
+];
+
+/// The metrics of a server.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    operations: Family<OperationLabels, Gauge>,
+    oldest: Family<Row, Gauge<f64, AtomicU64>>,
+    operations_ended: Family<OperationLabels, Counter>,
+    calls: Family<CallLabels, Histogram, fn() -> Histogram>,
+    runs_ended: Family<RunLabels, Counter>,
+    freezes: Histogram,
+    names: Names,
+    hashes: RandomState,
+    shown: Mutex<Shown>,
+}
+
+/// What runs show.
+#[derive(Debug, Default)]
+struct Shown {
+    runs: HashMap<String, Run>,
+    /// All that was ever under way: a gauge falls to zero rather than vanish.
+    seen: BTreeSet<OperationLabels>,
+}
+
+/// What one run shows.
+#[derive(Debug, Default)]
+struct Run {
+    under_way: BTreeMap<OperationLabels, i64>,
+    oldest: BTreeMap<Row, Timestamp>,
+    /// Hashes of the operations that are counted as ended. Among a million operations of a run, two
+    /// share one with a probability of one to thirty million.
+    counted: HashSet<u64>,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Metrics {
+    /// Metrics of a server that has done nothing yet.
+    pub fn new() -> Self {
+        let mut registry = Registry::with_prefix("bowline");
+        let operations = Family::default();
+        registry.register(
+            "operations",
+            "Operations of plugins that have not ended",
+            operations.clone(),
+        );
+        let oldest = Family::default();
+        registry.register_with_unit(
+            "operation_oldest_age",
+            "Age of the oldest operation that has not ended; 0 if there is none",
+            Unit::Seconds,
+            oldest.clone(),
+        );
+        let operations_ended = Family::default();
+        registry.register(
+            "operations_ended",
+            "Operations of plugins that have ended",
+            operations_ended.clone(),
+        );
+        let calls = Family::new_with_constructor(histogram as fn() -> Histogram);
+        registry.register_with_unit(
+            "plugin_call_duration",
+            "How long plugins took to answer",
+            Unit::Seconds,
+            calls.clone(),
+        );
+        let runs_ended = Family::default();
+        registry.register(
+            "runs_ended",
+            "Backups and restores that have ended, by phase",
+            runs_ended.clone(),
+        );
+        let freezes = histogram();
+        registry.register_with_unit(
+            "freeze_window",
+            "How long pods were held still by the hooks of backups",
+            Unit::Seconds,
+            freezes.clone(),
+        );
+        Self {
+            registry,
+            operations,
+            oldest,
+            operations_ended,
+            calls,
+            runs_ended,
+            freezes,
+            names: Names::default(),
+            hashes: RandomState::new(),
+            shown: Mutex::default(),
+        }
+    }
+
+    /// Shows the operations of a run in place of those that it showed before, and counts those that
+    /// have ended since. A run is remembered until it is [forgotten](Self::forget).
+    pub fn show(&self, run_uid: &str, operations: &[Operation]) {
+        self.replace(run_uid, operations, |ended| {
+            self.operations_ended.get_or_create(ended).inc();
+        });
+    }
+
+    /// The same for a run that another process has begun: what had ended then was counted then.
+    pub fn adopt(&self, run_uid: &str, operations: &[Operation]) {
+        self.replace(run_uid, operations, |_| {});
+    }
+
+    /// Shows a run no longer. To be called when it is over: what is shown of it later counts anew.
+    pub fn forget(&self, run_uid: &str) {
+        self.lock().runs.remove(run_uid);
+    }
+
+    /// Notes a call of a plugin.
+    pub fn plugin_called(&self, plugin: &Name, method: Method, outcome: Outcome, took: Duration) {
+        let labels = CallLabels { plugin: self.names.label(plugin), method, outcome };
+        self.calls.get_or_create(&labels).observe(took.as_secs_f64());
+    }
+
+    /// Notes the end of a run.
+    pub fn run_ended(&self, kind: RunKind, end: End) {
+        self.runs_ended.get_or_create(&RunLabels { kind, phase: end.as_str() }).inc();
+    }
+
+    /// Notes for how long a pod was held still.
+    pub fn froze(&self, window: Duration) {
+        self.freezes.observe(window.as_secs_f64());
+    }
+
+    /// All metrics as they are now, in the text format of OpenMetrics.
+    pub fn render(&self, now: Timestamp) -> Result<String, fmt::Error> {
+        // Held until all is written: another who renders would change the gauges meanwhile.
+        let shown = self.lock();
+        for labels in &shown.seen {
+            let counts = shown.runs.values().filter_map(|run| run.under_way.get(labels));
+            self.operations.get_or_create(labels).set(counts.sum());
+            let row = labels.row();
+            let oldest = shown.runs.values().filter_map(|run| run.oldest.get(&row)).min();
+            let age = oldest.map_or(0.0, |oldest| now.duration_since(*oldest).as_secs_f64());
+            // A clock that was set back makes nobody younger than new.
+            self.oldest.get_or_create(&row).set(age.max(0.0));
+        }
+        let mut text = String::new();
+        text::encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+
+    fn replace(&self, run_uid: &str, operations: &[Operation], ended: impl Fn(&OperationLabels)) {
+        let mut shown = self.lock();
+        let Shown { runs, seen } = &mut *shown;
+        let run = runs.entry(run_uid.to_owned()).or_default();
+        run.under_way.clear();
+        run.oldest.clear();
+        for operation in operations {
+            let row = Row::of(operation, &self.names);
+            let labels = row.with(&operation.state);
+            if operation.state.is_terminal() {
+                let Operation { kind, plugin, item, id, .. } = operation;
+                if run.counted.insert(self.hashes.hash_one((kind, plugin, item, id))) {
+                    ended(&labels);
+                }
+                continue;
+            }
+            seen.insert(labels.clone());
+            *run.under_way.entry(labels).or_default() += 1;
+            let oldest = run.oldest.entry(row).or_insert(operation.created);
+            *oldest = operation.created.min(*oldest);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Shown> {
+        self.shown.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn histogram() -> Histogram {
+    Histogram::new(BUCKETS)
+}
+
+#[cfg(test)]
+mod tests;

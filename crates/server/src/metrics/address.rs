@@ -1,0 +1,107 @@
+//! What `--metrics-address` can be.
+
+use std::fmt;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::str::FromStr;
+
+use tokio::net::TcpListener;
+
+/// Where metrics are served, as Go spells it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Address {
+    /// Nowhere: `0`, or nothing.
+    #[default]
+    Off,
+    /// At this port of all addresses: `:8085`.
+    Everywhere(u16),
+    /// At one address: `127.0.0.1:8085`.
+    At(SocketAddr),
+}
+
+/// A text that is no address.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected IP:PORT, :PORT for all addresses, or 0 for none, not `{0}`")]
+pub struct InvalidAddress(String);
+
+impl FromStr for Address {
+    type Err = InvalidAddress;
+
+    fn from_str(text: &str) -> Result<Self, InvalidAddress> {
+        let invalid = || InvalidAddress(text.to_owned());
+        if text.is_empty() || text == "0" {
+            return Ok(Self::Off);
+        }
+        match text.strip_prefix(':') {
+            // A number alone may have a sign, which is none of a port.
+            Some(port) if port.starts_with(|c: char| c.is_ascii_digit()) => {
+                port.parse().map(Self::Everywhere).map_err(|_| invalid())
+            }
+            Some(_) => Err(invalid()),
+            None => text.parse().map(Self::At).map_err(|_| invalid()),
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Off => f.write_str("0"),
+            Self::Everywhere(port) => write!(f, ":{port}"),
+            Self::At(address) => address.fmt(f),
+        }
+    }
+}
+
+impl Address {
+    /// Takes the address; none if there is none to take.
+    pub(super) async fn listen(self) -> io::Result<Option<TcpListener>> {
+        match self {
+            Self::Off => Ok(None),
+            Self::At(address) => TcpListener::bind(address).await.map(Some),
+            // Both families, where the machine has both.
+            Self::Everywhere(port) => {
+                match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
+                    Err(error) if lacks_family(&error) => {
+                        TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await.map(Some)
+                    }
+                    bound => bound.map(Some),
+                }
+            }
+        }
+    }
+}
+
+/// Whether there is no IPv6 here, rather than no such port.
+fn lacks_family(error: &io::Error) -> bool {
+    !matches!(error.kind(), io::ErrorKind::AddrInUse | io::ErrorKind::PermissionDenied)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_spelled_as_in_go_and_printed_so() {
+        let at = |text: &str| Address::At(text.parse().unwrap());
+        for (text, expected) in [
+            ("0", Address::Off),
+            (":8085", Address::Everywhere(8085)),
+            (":0", Address::Everywhere(0)),
+            ("127.0.0.1:8085", at("127.0.0.1:8085")),
+            ("[::1]:80", at("[::1]:80")),
+        ] {
+            assert_eq!(text.parse(), Ok(expected));
+            assert_eq!(expected.to_string(), text);
+        }
+        assert_eq!("".parse(), Ok(Address::Off));
+    }
+
+    #[test]
+    fn what_is_no_address_is_told_with_what_would_be_one() {
+        for text in ["8085", ":", ":+1", ":-1", ":65536", ":http", "here", "127.0.0.1", "::1:80"] {
+            let error = text.parse::<Address>().unwrap_err().to_string();
+            assert!(error.contains(&format!("`{text}`")) && error.contains(":PORT"), "{error}");
+        }
+    }
+}

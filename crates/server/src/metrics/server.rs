@@ -1,0 +1,215 @@
+//! `GET /metrics`, `/healthz` and `/readyz`, for Prometheus and the kubelet. Nothing else is answered.
+//!
+//! # Limits
+//! A connection is for one request and a short time. Only so many are open at a time; when one more
+//! comes, the oldest is cut off. So nobody can keep the kubelet waiting, which would restart a server
+//! that is well, by holding connections.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::get;
+use http::{StatusCode, header};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use hyper_util::service::TowerToHyperService;
+use jiff::Timestamp;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio_util::sync::CancellationToken;
+
+use super::{Address, Metrics};
+
+/// How many connections are open at a time.
+const CONNECTIONS: usize = 32;
+/// The most that a request may be long.
+const REQUEST_MAX: usize = 16 << 10;
+/// How long answers under way may take when the server is asked to stop.
+const GRACE: Duration = Duration::from_secs(1);
+/// The text format that is served.
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// How long things may take.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    /// Until a client has asked.
+    request: Duration,
+    /// All of a connection.
+    connection: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { request: Duration::from_secs(5), connection: Duration::from_secs(20) }
+    }
+}
+
+/// Why metrics cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The address cannot be had.
+    #[error(
+        "cannot serve metrics at {address}; choose another address with `--metrics-address`, or none \
+         with `--metrics-address=0`"
+    )]
+    Bind {
+        /// The address.
+        address: Address,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+/// Whether a server is ready for work. It is not until somebody says so.
+#[derive(Clone, Debug, Default)]
+pub struct Readiness(Arc<AtomicBool>);
+
+impl Readiness {
+    /// Says whether it is.
+    pub fn set(&self, is_ready: bool) {
+        self.0.store(is_ready, Ordering::Relaxed);
+    }
+
+    fn is_ready(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A server of metrics that can be reached, and answers once it [runs](Self::run).
+#[derive(Debug)]
+pub struct Server {
+    listener: TcpListener,
+    address: SocketAddr,
+    told: Told,
+    limits: Limits,
+}
+
+/// What is told to whoever asks.
+#[derive(Clone, Debug)]
+struct Told {
+    metrics: Arc<Metrics>,
+    readiness: Readiness,
+}
+
+impl Server {
+    /// Takes the address; none if nothing is to be served.
+    pub async fn bind(
+        address: Address,
+        metrics: Arc<Metrics>,
+        readiness: Readiness,
+    ) -> Result<Option<Self>, Error> {
+        let bound = async {
+            let Some(listener) = address.listen().await? else { return Ok(None) };
+            let address = listener.local_addr()?;
+            Ok(Some((listener, address)))
+        };
+        let bound = bound.await.map_err(|source| Error::Bind { address, source })?;
+        let told = Told { metrics, readiness };
+        let server =
+            |(listener, address)| Self { listener, address, told, limits: Limits::default() };
+        Ok(bound.map(server))
+    }
+
+    /// Where it is.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves until asked to stop.
+    pub async fn run(self, stop: CancellationToken) {
+        tracing::info!(address = %self.address, "serves metrics");
+        let router = router(self.told);
+        let mut connections = JoinSet::new();
+        let mut open = VecDeque::new();
+        loop {
+            let accepted = tokio::select! {
+                () = stop.cancelled() => break,
+                accepted = self.listener.accept() => accepted,
+            };
+            while connections.try_join_next().is_some() {}
+            match accepted {
+                Ok((stream, _)) => {
+                    make_room(&mut open);
+                    let answer = converse(stream, router.clone(), self.limits);
+                    open.push_back(connections.spawn(answer));
+                }
+                // No more files, say. It may pass; asking at once would only burn time.
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection");
+                    tokio::time::sleep(Duration::from_millis(200)).await;
+                }
+            }
+        }
+        drop(self.listener);
+        let ended = async { while connections.join_next().await.is_some() {} };
+        // Who has not asked by now gets no answer: the rest is dropped.
+        let _ = tokio::time::timeout(GRACE, ended).await;
+    }
+}
+
+/// Forgets connections that have ended and, if there are too many still, cuts off the oldest.
+fn make_room(open: &mut VecDeque<AbortHandle>) {
+    open.retain(|connection| !connection.is_finished());
+    if open.len() >= CONNECTIONS
+        && let Some(oldest) = open.pop_front()
+    {
+        tracing::debug!("too many ask for metrics, so the oldest connection was cut off");
+        oldest.abort();
+    }
+}
+
+fn router(told: Told) -> Router {
+    Router::new()
+        .route("/metrics", get(metrics))
+        .route("/healthz", get(healthz))
+        .route("/readyz", get(readyz))
+        .with_state(told)
+}
+
+/// Answers the one request of a connection.
+async fn converse(stream: TcpStream, router: Router, limits: Limits) {
+    let mut server = auto::Builder::new(TokioExecutor::new()).http1_only();
+    server
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.request)
+        .max_buf_size(REQUEST_MAX)
+        .keep_alive(false);
+    let connection =
+        server.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    // A client that went away, or takes too long, is its own business.
+    let _ = tokio::time::timeout(limits.connection, connection).await;
+}
+
+async fn metrics(State(told): State<Told>) -> Response {
+    match told.metrics.render(Timestamp::now()) {
+        Ok(text) => ([(header::CONTENT_TYPE, OPEN_METRICS)], text).into_response(),
+        Err(error) => {
+            tracing::warn!(%error, "cannot write the metrics");
+            StatusCode::INTERNAL_SERVER_ERROR.into_response()
+        }
+    }
+}
+
+/// Whoever can answer is alive.
+async fn healthz() -> &'static str {
+    "ok\n"
+}
+
+async fn readyz(State(told): State<Told>) -> (StatusCode, &'static str) {
+    if told.readiness.is_ready() {
+        (StatusCode::OK, "ok\n")
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, "not ready\n")
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,168 @@
+use std::net::Ipv4Addr;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::task::JoinHandle;
+
+use super::*;
+use crate::end::End;
+use crate::metrics::RunKind;
+
+const FREE: Address = Address::At(SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0));
+
+/// How long anything may take that does not hang.
+const LIMIT: Duration = Duration::from_mins(1);
+
+/// A server that answers.
+struct Fixture {
+    address: SocketAddr,
+    metrics: Arc<Metrics>,
+    readiness: Readiness,
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Fixture {
+    async fn start(limits: Limits) -> Self {
+        let (metrics, readiness) = (Arc::new(Metrics::new()), Readiness::default());
+        let bound = Server::bind(FREE, Arc::clone(&metrics), readiness.clone()).await.unwrap();
+        let mut server = bound.unwrap();
+        server.limits = limits;
+        let (address, stop) = (server.address(), CancellationToken::new());
+        let task = tokio::spawn(server.run(stop.clone()));
+        Self { address, metrics, readiness, stop, task }
+    }
+
+    async fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.address).await.unwrap()
+    }
+
+    async fn ask(&self, request: &str) -> String {
+        let mut stream = self.connect().await;
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        let read = stream.read_to_string(&mut answer);
+        tokio::time::timeout(LIMIT, read).await.expect("in time").unwrap();
+        answer
+    }
+
+    async fn get(&self, path: &str) -> String {
+        self.ask(&format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n")).await
+    }
+}
+
+#[tokio::test]
+async fn metrics_are_served_as_they_are_now() {
+    let server = Fixture::start(Limits::default()).await;
+    server.metrics.run_ended(RunKind::Backup, End::Failed);
+    let answer = server.get("/metrics").await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert!(answer.contains("content-type: application/openmetrics-text; version=1.0.0"));
+    let line = r#"bowline_runs_ended_total{kind="backup",phase="Failed"}"#;
+    assert!(answer.contains(&format!("{line} 1\n")), "{answer}");
+    server.metrics.run_ended(RunKind::Backup, End::Failed);
+    assert!(server.get("/metrics").await.contains(&format!("{line} 2\n")));
+}
+
+#[tokio::test]
+async fn a_server_is_healthy_at_once_and_ready_when_it_says_so() {
+    let server = Fixture::start(Limits::default()).await;
+    assert!(server.get("/healthz").await.starts_with("HTTP/1.1 200"));
+    assert!(server.get("/readyz").await.starts_with("HTTP/1.1 503"));
+    server.readiness.set(true);
+    assert!(server.get("/readyz").await.starts_with("HTTP/1.1 200"));
+    server.readiness.set(false);
+    assert!(server.get("/readyz").await.starts_with("HTTP/1.1 503"));
+}
+
+#[tokio::test]
+async fn nothing_else_is_answered() {
+    let server = Fixture::start(Limits::default()).await;
+    for path in ["/", "/metrics/", "/metrics/x", "/healthz/../x", "/debug/pprof"] {
+        assert!(server.get(path).await.starts_with("HTTP/1.1 404"), "{path}");
+    }
+    for method in ["POST", "PUT", "DELETE"] {
+        let request = format!("{method} /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert!(server.ask(&request).await.starts_with("HTTP/1.1 405"), "{method}");
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_ask_or_asks_for_too_much_is_cut_off() {
+    let limits = Limits { request: Duration::from_millis(100), ..Limits::default() };
+    let server = Fixture::start(limits).await;
+    // Long before its connection would end of itself.
+    let asked = tokio::time::timeout(limits.connection / 2, server.ask("GET /met"));
+    assert!(!asked.await.unwrap().contains("200"));
+    let long = format!("GET /{} HTTP/1.1\r\n\r\n", "a".repeat(2 * REQUEST_MAX));
+    let mut stream = server.connect().await;
+    // It may be cut off while it still asks.
+    let _ = stream.write_all(long.as_bytes()).await;
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer).await;
+    assert!(!String::from_utf8_lossy(&answer).contains("200"));
+}
+
+#[tokio::test]
+async fn a_connection_ends_of_itself() {
+    let hour = Duration::from_hours(1);
+    let limits = Limits { request: hour, connection: Duration::from_millis(100) };
+    let server = Fixture::start(limits).await;
+    assert_eq!(server.ask("GET /met").await, "");
+}
+
+#[tokio::test]
+async fn who_holds_connections_keeps_nobody_waiting() {
+    let hour = Duration::from_hours(1);
+    let server = Fixture::start(Limits { request: hour, connection: hour }).await;
+    let mut held = VecDeque::new();
+    for _ in 0..2 * CONNECTIONS {
+        held.push_back(server.connect().await);
+    }
+    assert!(server.get("/healthz").await.starts_with("HTTP/1.1 200"));
+    let mut oldest = held.pop_front().unwrap();
+    let read = tokio::time::timeout(LIMIT, oldest.read(&mut [0])).await.expect("in time");
+    // Whether with an end or an error, it is over.
+    assert!(!matches!(read, Ok(1..)), "{read:?}");
+}
+
+#[tokio::test]
+async fn the_server_ends_when_asked_to_whoever_is_connected() {
+    let hour = Duration::from_hours(1);
+    let server = Fixture::start(Limits { request: hour, connection: hour }).await;
+    let _held = server.connect().await;
+    assert!(server.get("/healthz").await.starts_with("HTTP/1.1 200"));
+    server.stop.cancel();
+    tokio::time::timeout(LIMIT, server.task).await.unwrap().unwrap();
+    assert!(TcpStream::connect(server.address).await.is_err());
+}
+
+async fn bind(address: Address) -> Result<Option<Server>, Error> {
+    Server::bind(address, Arc::default(), Readiness::default()).await
+}
+
+#[tokio::test]
+async fn nothing_is_served_if_nobody_wants_it() {
+    assert!(bind(Address::Off).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn an_address_in_use_is_told_with_what_to_do() {
+    let first = bind(Address::Everywhere(0)).await.unwrap().unwrap();
+    assert!(first.address().ip().is_unspecified());
+    let port = first.address().port();
+    let error = bind(Address::Everywhere(port)).await.map(drop).unwrap_err();
+    let story = crate::story::one_line(&error);
+    assert!(story.starts_with(&format!("cannot serve metrics at :{port}; choose")), "{story}");
+    assert!(story.contains("--metrics-address=0"), "{story}");
+    assert!(story.contains("in use"), "{story}");
+}
+
+#[tokio::test]
+async fn all_addresses_are_those_of_ipv4_too() {
+    let server = bind(Address::Everywhere(0)).await.unwrap().unwrap();
+    let (port, stop) = (server.address().port(), CancellationToken::new());
+    let task = tokio::spawn(server.run(stop.clone()));
+    TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.unwrap();
+    stop.cancel();
+    task.await.unwrap();
+}

@@ -1,0 +1,207 @@
+use bowline_engine::operation::{Kind, State};
+use bowline_plugin::{Class, OperationId, ResourceIdentifier};
+
+use super::*;
+
+const NOW: i64 = 1_000;
+
+fn second(second: i64) -> Timestamp {
+    Timestamp::from_second(second).unwrap()
+}
+
+fn name(text: &str) -> Name {
+    text.parse().unwrap()
+}
+
+/// An operation for the item `item`, begun at a second.
+fn operation(plugin: &str, item: &str, created: i64, state: State) -> Operation {
+    let item = ResourceIdentifier { name: item.to_owned(), ..ResourceIdentifier::default() };
+    let id = OperationId::new("op").unwrap();
+    let hour = Duration::from_hours(1);
+    let begun = Operation::begun(Kind::ItemBackup, name(plugin), item, id, second(created), hour);
+    Operation { state, ..begun }
+}
+
+fn failed() -> State {
+    State::Failed("for this test".to_owned())
+}
+
+/// The lines of one metric, without its name and in order.
+fn lines(metrics: &Metrics, metric: &str) -> Vec<String> {
+    let text = metrics.render(second(NOW)).unwrap();
+    let is_of = |rest: &str| rest.starts_with(['{', ' ']);
+    let rest = |line: &str| line.strip_prefix(metric).filter(|rest| is_of(rest)).map(str::to_owned);
+    let mut lines: Vec<_> = text.lines().filter_map(rest).collect();
+    lines.sort();
+    lines
+}
+
+const OPERATIONS: &str = "bowline_operations";
+const ENDED: &str = "bowline_operations_ended_total";
+const OLDEST: &str = "bowline_operation_oldest_age_seconds";
+
+#[test]
+fn operations_under_way_are_summed_over_runs_and_fall_to_zero_when_they_are_gone() {
+    let metrics = Metrics::new();
+    let under_way = |item| operation("a/b", item, 900, State::InProgress);
+    metrics.show("1", &[under_way("x"), under_way("y"), operation("a/b", "z", 990, State::New)]);
+    metrics.show("2", &[under_way("x"), operation("c/d", "x", 950, State::InProgress)]);
+    let ab = r#"{kind="item-backup",plugin="a/b",state="InProgress"}"#;
+    let new = r#"{kind="item-backup",plugin="a/b",state="New"}"#;
+    let cd = r#"{kind="item-backup",plugin="c/d",state="InProgress"}"#;
+    let rows = |values: [i64; 3]| {
+        [ab, new, cd].iter().zip(values).map(|(row, value)| format!("{row} {value}")).collect()
+    };
+    let expect = |values| {
+        let expected: Vec<String> = rows(values);
+        assert_eq!(lines(&metrics, OPERATIONS), expected);
+    };
+    expect([3, 1, 1]);
+    // A run replaces what it showed before.
+    metrics.show("1", &[under_way("x")]);
+    expect([2, 0, 1]);
+    metrics.forget("2");
+    expect([1, 0, 0]);
+    metrics.forget("1");
+    metrics.forget("1");
+    expect([0, 0, 0]);
+}
+
+#[test]
+fn an_operation_is_counted_once_when_it_has_ended_however_often_it_is_shown() {
+    let metrics = Metrics::new();
+    let running = operation("a/b", "x", 1, State::InProgress);
+    metrics.show("1", std::slice::from_ref(&running));
+    assert!(lines(&metrics, ENDED).is_empty());
+    let ended = Operation { state: State::Completed, ..running.clone() };
+    // Of a plugin that gives the same id to all, another item is another operation.
+    let other = operation("a/b", "y", 1, failed());
+    let completed = r#"{kind="item-backup",plugin="a/b",state="Completed"}"#;
+    let failed = r#"{kind="item-backup",plugin="a/b",state="Failed"}"#;
+    for _ in 0..3 {
+        metrics.show("1", &[ended.clone(), other.clone()]);
+        metrics.show("1", &[other.clone(), ended.clone()]);
+        assert_eq!(lines(&metrics, ENDED), [format!("{completed} 1"), format!("{failed} 1")]);
+    }
+    // The same id in another run is another operation.
+    metrics.show("2", &[ended]);
+    assert_eq!(lines(&metrics, ENDED), [format!("{completed} 2"), format!("{failed} 1")]);
+}
+
+#[test]
+fn what_ended_in_the_life_of_another_process_was_counted_there() {
+    let metrics = Metrics::new();
+    let ended = operation("a/b", "x", 1, State::Completed);
+    let running = operation("a/b", "y", 1, State::InProgress);
+    metrics.adopt("1", &[ended.clone(), running.clone()]);
+    assert!(lines(&metrics, ENDED).is_empty());
+    assert_eq!(lines(&metrics, OPERATIONS).len(), 1);
+    metrics.show("1", &[ended, Operation { state: State::Completed, ..running }]);
+    let one = r#"{kind="item-backup",plugin="a/b",state="Completed"} 1"#;
+    assert_eq!(lines(&metrics, ENDED), [one]);
+}
+
+#[test]
+fn the_oldest_operation_grows_older_by_itself() {
+    let metrics = Metrics::new();
+    metrics.show(
+        "1",
+        &[
+            operation("a/b", "x", NOW - 20, State::New),
+            operation("a/b", "y", NOW - 90, State::InProgress),
+            operation("a/b", "z", NOW - 500, State::Completed),
+        ],
+    );
+    metrics.show("2", &[operation("a/b", "x", NOW - 30, State::InProgress)]);
+    let row = r#"{kind="item-backup",plugin="a/b"}"#;
+    assert_eq!(lines(&metrics, OLDEST), [format!("{row} 90.0")]);
+    assert!(metrics.render(second(NOW + 5)).unwrap().contains(&format!("{OLDEST}{row} 95.0")));
+    metrics.forget("1");
+    assert_eq!(lines(&metrics, OLDEST), [format!("{row} 30.0")]);
+    metrics.forget("2");
+    assert_eq!(lines(&metrics, OLDEST), [format!("{row} 0.0")]);
+    // The clock was set back.
+    metrics.show("3", &[operation("a/b", "x", NOW + 60, State::New)]);
+    assert_eq!(lines(&metrics, OLDEST), [format!("{row} 0.0")]);
+}
+
+#[test]
+fn calls_runs_and_freezes_are_told() {
+    let metrics = Metrics::new();
+    let took = Duration::from_millis(30);
+    metrics.plugin_called(&name("a/b"), Method::Execute, Outcome::Ok, took);
+    metrics.plugin_called(&name("a/b"), Method::Execute, Outcome::Ok, Duration::from_hours(1));
+    let transient = Outcome::Failed(Class::Transient);
+    metrics.plugin_called(&name("a/b"), Method::Progress, transient, took);
+    metrics.run_ended(RunKind::Backup, End::Completed);
+    metrics.run_ended(RunKind::Restore, End::PartiallyFailed);
+    metrics.froze(Duration::from_secs(3));
+    let text = metrics.render(second(NOW)).unwrap();
+    let ok = r#"plugin="a/b",method="Execute",outcome="ok""#;
+    for line in [
+        "# TYPE bowline_plugin_call_duration_seconds histogram",
+        &format!(r#"bowline_plugin_call_duration_seconds_bucket{{le="0.025",{ok}}} 0"#),
+        &format!(r#"bowline_plugin_call_duration_seconds_bucket{{le="0.05",{ok}}} 1"#),
+        &format!(r#"bowline_plugin_call_duration_seconds_bucket{{le="600.0",{ok}}} 1"#),
+        &format!(r#"bowline_plugin_call_duration_seconds_bucket{{le="+Inf",{ok}}} 2"#),
+        r#"bowline_plugin_call_duration_seconds_count{plugin="a/b",method="Progress",outcome="transient"} 1"#,
+        "# TYPE bowline_runs_ended counter",
+        r#"bowline_runs_ended_total{kind="backup",phase="Completed"} 1"#,
+        r#"bowline_runs_ended_total{kind="restore",phase="PartiallyFailed"} 1"#,
+        r#"bowline_freeze_window_seconds_bucket{le="2.5"} 0"#,
+        r#"bowline_freeze_window_seconds_bucket{le="5.0"} 1"#,
+        "bowline_freeze_window_seconds_sum 3.0",
+    ] {
+        assert!(text.lines().any(|found| found == line), "no `{line}` in {text}");
+    }
+    assert!(text.ends_with("# EOF\n"), "{text}");
+}
+
+#[test]
+fn a_name_of_a_plugin_cannot_write_lines_of_its_own() {
+    let metrics = Metrics::new();
+    let plugin = "a/b\"} 1\nbowline_lies 7";
+    metrics.show("1", &[operation(plugin, "x", NOW, State::New)]);
+    metrics.plugin_called(&name(plugin), Method::Execute, Outcome::Ok, Duration::ZERO);
+    let text = metrics.render(second(NOW)).unwrap();
+    assert!(text.lines().all(|line| !line.starts_with("bowline_lies")), "{text}");
+    assert!(text.contains(r#"plugin="a/b\"} 1\nbowline_lies 7""#), "{text}");
+}
+
+#[test]
+fn plugins_beyond_a_number_are_one() {
+    let metrics = Metrics::new();
+    let operations: Vec<_> = (0..1_000)
+        .map(|number| operation(&format!("a/{number}"), "x", NOW, State::InProgress))
+        .collect();
+    metrics.show("1", &operations);
+    let lines = lines(&metrics, OPERATIONS);
+    assert_eq!(lines.len(), 65);
+    let rest = r#"{kind="item-backup",plugin="other",state="InProgress"} 936"#;
+    assert!(lines.iter().any(|line| line == rest), "{lines:?}");
+}
+
+#[test]
+fn the_docs_name_every_metric_and_no_other() {
+    let metrics = Metrics::new();
+    metrics.show(
+        "1",
+        &[operation("a/b", "x", NOW, State::New), operation("a/b", "y", NOW, State::Completed)],
+    );
+    metrics.plugin_called(&name("a/b"), Method::Execute, Outcome::Ok, Duration::ZERO);
+    metrics.run_ended(RunKind::Backup, End::Completed);
+    let text = metrics.render(second(NOW)).unwrap();
+    let name = |line: &str| {
+        let (name, kind) = line.strip_prefix("# TYPE ")?.split_once(' ')?;
+        Some(format!("{name}{}", if kind == "counter" { "_total" } else { "" }))
+    };
+    let mut served: Vec<_> = text.lines().filter_map(name).collect();
+    served.sort();
+    let page = include_str!("../../../../docs/metrics.md");
+    let name =
+        |row: &str| Some(row.strip_prefix("| `bowline_")?.split(['`', '{']).next()?.to_owned());
+    let mut told: Vec<_> =
+        page.lines().filter_map(name).map(|name| format!("bowline_{name}")).collect();
+    told.sort();
+    assert_eq!(served, told);
+}
