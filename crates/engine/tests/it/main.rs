@@ -10,3 +10,4 @@
 mod backup;
 mod bad_days;
 mod cluster;
+mod restore_bad_days;
