@@ -11,8 +11,7 @@ use bowline_testbed::apply::apply;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use kube::Client;
 
-pub(crate) use mix::Load;
-use mix::Object;
+pub(crate) use mix::{Load, Object, definitions};
 
 use crate::say;
 
@@ -26,9 +25,9 @@ const CREATE_PAUSE: Duration = Duration::from_millis(200);
 /// How often progress is told.
 const PROGRESS: Duration = Duration::from_secs(5);
 
-/// Creates all objects of `load`.
+/// Creates all objects of `load` that are not there.
 pub(crate) async fn fill(client: &Client, load: Load) -> anyhow::Result<()> {
-    for definition in mix::definitions() {
+    for definition in definitions() {
         apply(client, definition).await?;
     }
     let mut progress = Progress::start(load.len());
@@ -51,21 +50,34 @@ async fn create_all(
     Ok(())
 }
 
-/// Creates one object. A refusal is not taken for an answer at once: the definition of its kind or
-/// the service account that its namespace must have may be a moment old.
 async fn create(client: &Client, object: Object) -> anyhow::Result<()> {
     let path = format!("{}?fieldManager={}", object.collection, object.manager);
     let body = serde_json::to_vec(&object.body)?;
+    post(client, &path, &body).await.map(drop)
+}
+
+/// What came of an object that was posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Posted {
+    Created,
+    /// It is there: somebody else made it, or a try whose answer did not arrive.
+    WasThere,
+}
+
+/// Creates one object. A refusal is not taken for an answer at once: the definition of its kind or
+/// the service account that its namespace must have may be a moment old.
+pub(crate) async fn post(client: &Client, path: &str, body: &[u8]) -> anyhow::Result<Posted> {
     let deadline = Instant::now() + CREATE_LIMIT;
     loop {
-        let request = http::Request::post(&path)
+        let request = http::Request::post(path)
             .header(http::header::CONTENT_TYPE, "application/json")
-            .body(body.clone())?;
+            .body(body.to_vec())?;
         let answer = tokio::time::timeout(CREATE_LIMIT, client.request_text(request)).await;
         let error = match answer {
-            Ok(Ok(_)) => return Ok(()),
-            // A try before this one arrived, and its answer did not.
-            Ok(Err(kube::Error::Api(status))) if status.is_already_exists() => return Ok(()),
+            Ok(Ok(_)) => return Ok(Posted::Created),
+            Ok(Err(kube::Error::Api(status))) if status.is_already_exists() => {
+                return Ok(Posted::WasThere);
+            }
             Ok(Err(error)) => anyhow::Error::new(error),
             Err(_) => anyhow::anyhow!("no answer for {} s", CREATE_LIMIT.as_secs()),
         };

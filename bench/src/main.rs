@@ -1,33 +1,41 @@
 //! Measures backup and restore beside Velero and the floor.
 //!
-//! One control plane of the test bed, filled once; then, round by round, the raw listing and a
-//! backup by each contender. Started by `bench/run`, which builds what is measured first.
+//! One control plane of the test bed is filled once and backed up, round by round, by each contender.
+//! Then each restores the same archive into a new one. Started by `bench/run`, which builds what is
+//! measured first.
 
+mod archive;
+mod backup;
 mod contender;
+mod create;
 mod fill;
 mod measure;
 mod plot;
+mod presence;
 mod raw;
 mod report;
+mod restore;
+mod stage;
 
 use std::fmt::Display;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::{Context as _, ensure};
 use bowline_testbed::program::{self, Program};
-use bowline_testbed::{Bed, ControlPlane, Options, S3, apply};
+use bowline_testbed::{Bed, S3};
 use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::contender::{Contender, Stage};
+use crate::contender::Contender;
 use crate::fill::Load;
-use crate::measure::Watch;
-use crate::raw::Listing;
 use crate::report::Results;
+use crate::restore::{Archive, Restores};
+use crate::stage::Stage;
 
-/// Measure backups of one cluster by Bowline and by Velero, and the floor under both
+/// Measure backups and restores by Bowline and by Velero, and the floor under both
 ///
 /// Everything runs on this machine and goes away at the end, on Ctrl-C at the latest. The first run
 /// builds the programs it needs with Go, which takes minutes.
@@ -42,9 +50,14 @@ struct Args {
     #[arg(long, conflicts_with = "objects")]
     big_secrets: bool,
 
-    /// What to measure [default: all there is]
+    /// What to measure [default: both]
     #[arg(long, value_enum)]
     only: Option<Task>,
+
+    /// How many of the objects Velero restores, from a smaller backup, as it takes long; Bowline
+    /// restores both that one and the whole
+    #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..))]
+    velero_objects: u32,
 
     /// How often each contender runs; the figures are medians
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100))]
@@ -89,6 +102,10 @@ impl Args {
         }
     }
 
+    fn wants(&self, task: Task) -> bool {
+        self.only.is_none_or(|only| only == task)
+    }
+
     fn contenders(&self) -> Vec<Contender> {
         let all = [Contender::Bowline, Contender::Velero, Contender::VeleroTuned];
         all.into_iter()
@@ -98,14 +115,29 @@ impl Args {
             })
             .collect()
     }
+
+    /// What is restored, and by whom: smaller ones first.
+    fn restores(&self) -> Vec<(Load, Vec<Contender>)> {
+        let (all, whole) = (self.contenders(), self.load());
+        let part = match whole {
+            Load::Mix { objects, seed } => {
+                Load::Mix { objects: objects.min(self.velero_objects as usize), seed }
+            }
+            Load::BigSecrets { .. } => whole,
+        };
+        if self.skip_velero || part == whole {
+            return vec![(whole, all)];
+        }
+        let mut restores = vec![(part, all)];
+        if !self.skip_bowline {
+            restores.push((whole, vec![Contender::Bowline]));
+        }
+        restores
+    }
 }
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    if args.only == Some(Task::Restore) {
-        say("error: restore is not measured yet; leave `--only` out or use `--only backup`");
-        return ExitCode::from(2);
-    }
     let outcome = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -131,28 +163,40 @@ async fn run_until_asked_to_end(args: &Args) -> anyhow::Result<ExitCode> {
 
 async fn run(args: &Args) -> anyhow::Result<()> {
     let contenders = args.contenders();
-    let stage = set_up(args, &contenders).await?;
-    fill::fill(&stage.client, args.load()).await?;
+    let bowline = find_programs(&contenders).await?;
+    let bed = Bed::new()?;
+    let s3 = Arc::new(S3::start(&bed).await?);
+    let stage = Stage::set_up(&s3, &bowline).await?;
 
-    let kinds = raw::archived_kinds(&stage.client).await?;
-    let backups = contenders.iter().map(|contender| (*contender, Vec::new())).collect();
-    let mut results = Results { load: args.load(), listings: Vec::new(), backups };
-    for round in 1..=args.rounds {
-        let listing = list(&stage, &kinds).await?;
-        say(format_args!("round {round}: raw list {:.2} s", listing.wall_s));
-        results.listings.push(listing);
-        for (contender, runs) in &mut results.backups {
-            let name = format!("{}-{round}", contender.name().replace('_', "-"));
-            let run = contender.backup(&stage, &name).await?;
-            say(format_args!("round {round}: {} {:.2} s", contender.name(), run.wall_s));
-            runs.push(run);
+    let mut restores = Vec::new();
+    if args.wants(Task::Restore) {
+        // A larger load begins with the smaller one, so that one cluster will do.
+        for (load, by) in args.restores() {
+            fill::fill(&stage.client, load).await?;
+            let taker = *contenders.first().context("there is nobody to measure")?;
+            let archive = Archive::take(&stage, taker, load).await?;
+            restores.push(Restores::new(archive, &by));
         }
+        restores.reverse();
+    }
+    let mut backups = None;
+    if args.wants(Task::Backup) {
+        fill::fill(&stage.client, args.load()).await?;
+        let objects = args.load().len();
+        backups = Some(backup::rounds(&stage, objects, &contenders, args.rounds).await?);
     }
     drop(stage);
-    write(args, &results)
+    for round in 1..=args.rounds {
+        for restores in &mut restores {
+            restores.round(&s3, &bowline, round).await?;
+        }
+    }
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    write(args, &Results { load: args.load(), cores, backups, restores })
 }
 
-async fn set_up(args: &Args, contenders: &[Contender]) -> anyhow::Result<Stage> {
+/// Finds what is measured, or builds it. Returns our own binary.
+async fn find_programs(contenders: &[Contender]) -> anyhow::Result<PathBuf> {
     let bowline = std::env::current_exe().context("cannot find myself")?.with_file_name("bowline");
     let is_measured = |contender| contenders.contains(&contender);
     ensure!(
@@ -160,28 +204,11 @@ async fn set_up(args: &Args, contenders: &[Contender]) -> anyhow::Result<Stage> 
         "there is no {}; start this with bench/run, which builds it",
         bowline.display()
     );
-    // First what takes minutes the first time, and tells its own progress.
+    // Takes minutes the first time, and tells its own progress.
     if is_measured(Contender::Velero) {
         program::locate([Program::Velero, Program::VeleroPluginForAws]).await?;
     }
-    let bed = Bed::new()?;
-    let plane = ControlPlane::start(&bed, Options::default()).await?;
-    let s3 = S3::start(&bed).await?;
-    let client = plane.client().await?;
-    for definition in bowline_api::crds::all() {
-        apply::apply(&client, serde_json::to_value(definition)?).await?;
-    }
-    let api_server = measure::find("kube-apiserver").context("the API server cannot be found")?;
-    Ok(Stage { s3, plane, client, bowline, api_server, objects: args.load().len() })
-}
-
-async fn list(stage: &Stage, kinds: &[String]) -> anyhow::Result<Listing> {
-    measure::until_quiet().await;
-    let count = raw::count(&stage.client, kinds).await?;
-    let api_server = Watch::start(stage.api_server);
-    let (wall, bytes) = raw::list(&stage.client, kinds).await?;
-    let apiserver_cpu_s = api_server.stop()?.cpu_s;
-    Ok(Listing { wall_s: wall.as_secs_f64(), bytes, count, apiserver_cpu_s })
+    Ok(bowline)
 }
 
 fn write(args: &Args, results: &Results) -> anyhow::Result<()> {
@@ -231,5 +258,35 @@ mod tests {
         assert_eq!(names(&["--objects=5"]), ["bowline", "velero", "velero_tuned"]);
         assert_eq!(names(&["--objects=5", "--skip-velero"]), ["bowline"]);
         assert_eq!(names(&["--objects=5", "--skip-bowline"]), ["velero", "velero_tuned"]);
+    }
+
+    #[test]
+    fn velero_restores_a_part_and_bowline_the_whole_as_well() {
+        let restores = |words: &[&str]| -> Vec<(usize, Vec<&str>)> {
+            let restores = parse(words).unwrap().restores().into_iter();
+            restores
+                .map(|(load, by)| (load.len(), by.into_iter().map(Contender::name).collect()))
+                .collect()
+        };
+        let all = vec!["bowline", "velero", "velero_tuned"];
+        assert_eq!(restores(&["--objects=900"]), [(900, all.clone())]);
+        assert_eq!(restores(&["--objects=9000"]), [(2000, all.clone()), (9000, vec!["bowline"])]);
+        let few = ["--objects=900", "--velero-objects=50"];
+        assert_eq!(restores(&few), [(50, all.clone()), (900, vec!["bowline"])]);
+        assert_eq!(restores(&["--big-secrets"]), [(501, all)]);
+        assert_eq!(restores(&["--objects=9000", "--skip-velero"]), [(9000, vec!["bowline"])]);
+        let without_us = restores(&["--objects=9000", "--skip-bowline"]);
+        assert_eq!(without_us, [(2000, vec!["velero", "velero_tuned"])]);
+    }
+
+    #[test]
+    fn both_are_measured_unless_one_is_asked_for() {
+        let tasks = |words: &[&str]| {
+            let args = parse(words).unwrap();
+            [args.wants(Task::Backup), args.wants(Task::Restore)]
+        };
+        assert_eq!(tasks(&["--objects=5"]), [true, true]);
+        assert_eq!(tasks(&["--objects=5", "--only=backup"]), [true, false]);
+        assert_eq!(tasks(&["--objects=5", "--only=restore"]), [false, true]);
     }
 }

@@ -30,40 +30,61 @@ pub(crate) struct Usage {
     pub(crate) peak_rss_bytes: u64,
 }
 
-/// Watches a tree of processes from a thread of its own, until asked to stop or dropped.
-pub(crate) struct Watch {
+/// Watches some trees of processes from a thread of its own, until asked to stop or dropped.
+pub(crate) struct Watch<const N: usize> {
     stop: Sender<()>,
-    thread: JoinHandle<Usage>,
+    thread: JoinHandle<[Usage; N]>,
 }
 
-impl Watch {
-    /// Watches the process `root` and all below it.
-    pub(crate) fn start(root: u32) -> Self {
+impl<const N: usize> Watch<N> {
+    /// Watches these processes and all below them.
+    pub(crate) fn start(roots: [u32; N]) -> Self {
         let (stop, stopped) = mpsc::channel();
-        let before = ticks(&tree(root));
+        let before = trees(roots).map(|tree| ticks(&tree));
         let thread = std::thread::spawn(move || {
-            let mut usage = Usage::default();
+            let mut usages = [Usage::default(); N];
             loop {
-                let processes = tree(root);
-                // The largest of all samples: one that is taken while a child ends may miss it.
-                let used = ticks(&processes).saturating_sub(before);
-                usage.cpu_s = usage.cpu_s.max(seconds(used));
-                let resident = processes.iter().map(|process| resident_bytes(process.pid)).sum();
-                usage.peak_rss_bytes = usage.peak_rss_bytes.max(resident);
+                for ((usage, processes), before) in usages.iter_mut().zip(trees(roots)).zip(before)
+                {
+                    // The largest of all samples: one that is taken while a child ends may miss it.
+                    let used = ticks(&processes).saturating_sub(before);
+                    usage.cpu_s = usage.cpu_s.max(seconds(used));
+                    let resident = processes.iter().map(|process| resident_bytes(process.pid));
+                    usage.peak_rss_bytes = usage.peak_rss_bytes.max(resident.sum());
+                }
                 match stopped.recv_timeout(INTERVAL) {
                     Err(RecvTimeoutError::Timeout) => {}
-                    Ok(()) | Err(RecvTimeoutError::Disconnected) => return usage,
+                    Ok(()) | Err(RecvTimeoutError::Disconnected) => return usages,
                 }
             }
         });
         Self { stop, thread }
     }
 
-    /// What was used since the start.
-    pub(crate) fn stop(self) -> anyhow::Result<Usage> {
+    /// What was used since the start, by each tree.
+    pub(crate) fn stop(self) -> anyhow::Result<[Usage; N]> {
         drop(self.stop);
         self.thread.join().map_err(|_| anyhow::anyhow!("the watching thread has died"))
     }
+}
+
+/// The processor time of this process so far, without that of its children.
+pub(crate) fn own_cpu_s() -> f64 {
+    let text = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    Process::parse(std::process::id(), &text).map_or(0.0, |process| seconds(process.own_ticks))
+}
+
+/// For how long the cores of this machine had nothing to do so far, all together.
+pub(crate) fn idle_s() -> f64 {
+    let text = fs::read_to_string("/proc/stat").unwrap_or_default();
+    idle_in(&text).map_or(0.0, seconds)
+}
+
+/// Reads the fourth and fifth column of the first line: idle, and idle while a disk works.
+fn idle_in(stat: &str) -> Option<u64> {
+    let mut columns = stat.lines().next()?.strip_prefix("cpu ")?.split_whitespace().skip(3);
+    let mut next = || columns.next()?.parse::<u64>().ok();
+    Some(next()? + next()?)
 }
 
 /// Whether a process is there and has not ended.
@@ -107,6 +128,8 @@ struct Process {
     parent: u32,
     name: String,
     state: char,
+    /// Without that of its children.
+    own_ticks: u64,
     /// Its own and that of its children that ended.
     ticks: u64,
 }
@@ -116,38 +139,48 @@ impl Process {
     fn parse(pid: u32, text: &str) -> Option<Self> {
         let (start, end) = (text.find('(')?, text.rfind(')')?);
         let fields: Vec<&str> = text.get(end + 1..)?.split_whitespace().collect();
-        let ticks = fields.get(11..15)?.iter().filter_map(|field| field.parse::<u64>().ok()).sum();
+        let ticks: Vec<u64> =
+            fields.get(11..15)?.iter().map(|field| field.parse().unwrap_or_default()).collect();
         Some(Self {
             pid,
             parent: fields.get(1)?.parse().ok()?,
             name: text.get(start + 1..end)?.to_owned(),
             state: fields.first()?.chars().next()?,
-            ticks,
+            own_ticks: ticks[..2].iter().sum(),
+            ticks: ticks.iter().sum(),
         })
     }
 }
 
 /// A process and all below it, parents first.
 fn tree(root: u32) -> Vec<Process> {
+    let [tree] = trees([root]);
+    tree
+}
+
+/// The same for several, from one look at all processes.
+fn trees<const N: usize>(roots: [u32; N]) -> [Vec<Process>; N] {
     let mut children = BTreeMap::<u32, Vec<Process>>::new();
-    let mut found = Vec::new();
+    let mut found = [const { Vec::new() }; N];
     // In the order of their ids, so parents are read before the children that they inherit from.
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
             continue;
         };
         let Ok(text) = fs::read_to_string(entry.path().join("stat")) else { continue };
-        match Process::parse(pid, &text) {
-            Some(process) if pid == root => found.push(process),
-            Some(process) => children.entry(process.parent).or_default().push(process),
-            None => {}
+        let Some(process) = Process::parse(pid, &text) else { continue };
+        if let Some(place) = roots.iter().position(|root| *root == pid) {
+            found[place].push(process.clone());
         }
+        children.entry(process.parent).or_default().push(process);
     }
-    let mut next = 0;
-    while let Some(process) = found.get(next) {
-        let below = children.remove(&process.pid).unwrap_or_default();
-        found.extend(below);
-        next += 1;
+    for tree in &mut found {
+        let mut next = 0;
+        while let Some(process) = tree.get(next) {
+            let below = children.get(&process.pid).cloned().unwrap_or_default();
+            tree.extend(below);
+            next += 1;
+        }
     }
     found
 }
@@ -181,10 +214,12 @@ mod tests {
         let text = "7 (a (b) c) S 3 7 7 0 -1 4194560 1 2 3 4 10 20 30 40 20 0 5 0 99 1 2";
         let process = Process::parse(7, text).unwrap();
         assert_eq!((process.parent, process.name.as_str(), process.state), (3, "a (b) c", 'S'));
-        assert_eq!(process.ticks, 100);
+        assert_eq!((process.own_ticks, process.ticks), (30, 100));
         assert_eq!(Process::parse(7, "7 (cut"), None);
         assert_eq!(resident_in("Name:\tx\nVmRSS:\t    12 kB\n"), Some(12 * 1024));
         assert_eq!(resident_in("Name:\tkernel thread\n"), None);
+        assert_eq!(idle_in("cpu  1 2 3 40 50 6 7 8 9 10\ncpu0 1 2 3 4 5\n"), Some(90));
+        assert_eq!(idle_in("intr 1 2 3 4 5\n"), None);
     }
 
     /// The child of a child works for a moment and ends; what it used must not be lost.
@@ -197,15 +232,18 @@ mod tests {
             .stdout(std::process::Stdio::piped())
             .spawn()
             .unwrap();
-        let watch = Watch::start(child.id());
+        let watch = Watch::start([child.id(), std::process::id()]);
         let mut line = [0];
         std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut line).unwrap();
         assert!(is_running(child.id()));
-        let usage = watch.stop().unwrap();
+        let [usage, ours] = watch.stop().unwrap();
         drop(child.stdin.take());
         child.wait().unwrap();
         assert!(!is_running(child.id()));
         assert!(usage.cpu_s > 0.05, "{usage:?}");
         assert!(usage.peak_rss_bytes > 500_000, "{usage:?}");
+        // The one is below the other, and both have all of it.
+        assert!(ours.cpu_s + 0.02 > usage.cpu_s, "{ours:?} {usage:?}");
+        assert!(ours.peak_rss_bytes > usage.peak_rss_bytes, "{ours:?} {usage:?}");
     }
 }

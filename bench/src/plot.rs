@@ -2,9 +2,12 @@
 
 use std::fmt::Write as _;
 
-use crate::contender::{Contender, Run};
+use crate::backup::{Backups, Run};
+use crate::contender::Contender;
+use crate::create::Creation;
 use crate::raw::Listing;
 use crate::report::{Results, median};
+use crate::restore::{Restoration, Restores};
 
 const WIDTH: f64 = 760.0;
 const LEFT: f64 = 130.0;
@@ -12,6 +15,7 @@ const RIGHT: f64 = 80.0;
 const TOP: f64 = 56.0;
 const ROW: f64 = 30.0;
 const BAR: f64 = 18.0;
+const FLOOR: &str = "#9aa0a6";
 /// What a panel needs beside its rows: a heading, the axis and its label.
 const PANEL_EXTRA: f64 = 84.0;
 
@@ -24,7 +28,7 @@ struct Bar {
 
 /// Some bars over one axis.
 struct Panel {
-    title: &'static str,
+    title: String,
     unit: &'static str,
     bars: Vec<Bar>,
 }
@@ -38,8 +42,7 @@ pub(crate) fn svg(results: &Results) -> String {
          width=\"{WIDTH}\" height=\"{height}\" font-family=\"sans-serif\" font-size=\"13\" \
          fill=\"#222\">\n<rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#fff\"/>\n"
     );
-    let title = format!("Backup of {} objects (bars: medians, dots: rounds)", results.load.len());
-    text(&mut svg, LEFT, 28.0, "start", " font-size=\"16\"", &title);
+    text(&mut svg, LEFT, 28.0, "start", " font-size=\"16\"", "Bars: medians, dots: rounds");
     let mut top = TOP;
     for panel in &panels {
         panel.draw(&mut svg, top);
@@ -49,39 +52,75 @@ pub(crate) fn svg(results: &Results) -> String {
     svg
 }
 
-fn panels(results: &Results) -> [Panel; 3] {
-    let figures = |figure: fn(&Run) -> f64| {
-        results.backups.iter().map(move |(contender, rounds)| Bar {
-            name: contender.name(),
-            color: color(*contender),
-            rounds: rounds.iter().map(figure).collect(),
-        })
-    };
+fn panels(results: &Results) -> Vec<Panel> {
+    let mut panels = Vec::new();
+    if let Some(backups) = &results.backups {
+        panels.extend(backup_panels(backups, results.load.len()));
+    }
+    panels.extend(results.restores.iter().flat_map(restore_panels));
+    panels
+}
+
+fn backup_panels(Backups { listings, runs }: &Backups, objects: usize) -> [Panel; 3] {
     let wall = |listing: &Listing| listing.wall_s;
-    let floor = Bar {
-        name: "raw list",
-        color: "#9aa0a6",
-        rounds: results.listings.iter().map(wall).collect(),
-    };
-    #[expect(clippy::cast_precision_loss, reason = "a picture for people")]
-    let memory = |run: &Run| run.peak_rss_bytes as f64 / f64::from(1 << 20);
+    let floor = Bar { name: "raw list", color: FLOOR, rounds: listings.iter().map(wall).collect() };
     [
         Panel {
-            title: "Wall time",
+            title: format!("Backup of {objects} objects: wall time"),
             unit: "seconds",
-            bars: [floor].into_iter().chain(figures(|run| run.wall_s)).collect(),
+            bars: [floor].into_iter().chain(bars(runs, |run: &Run| run.wall_s)).collect(),
         },
         Panel {
-            title: "CPU time of the server and its plugins",
+            title: format!("Backup of {objects} objects: CPU time of the server and its plugins"),
             unit: "seconds",
-            bars: figures(|run| run.cpu_s).collect(),
+            bars: bars(runs, |run: &Run| run.cpu_s).collect(),
         },
         Panel {
-            title: "Peak memory of the server and its plugins",
+            title: format!(
+                "Backup of {objects} objects: peak memory of the server and its plugins"
+            ),
             unit: "MiB",
-            bars: figures(memory).collect(),
+            bars: bars(runs, |run: &Run| mebibytes(run.peak_rss_bytes)).collect(),
         },
     ]
+}
+
+fn restore_panels(restores: &Restores) -> [Panel; 2] {
+    let Restores { archive, creations, runs, .. } = restores;
+    let objects = archive.load.len();
+    let wall = |creation: &Creation| creation.wall_s;
+    let floor =
+        Bar { name: "raw create", color: FLOOR, rounds: creations.iter().map(wall).collect() };
+    let walls = bars(runs, |run: &Restoration| run.wall_s);
+    let memory = bars(runs, |run: &Restoration| mebibytes(run.peak_rss_bytes));
+    [
+        Panel {
+            title: format!("Restore of {objects} objects: wall time"),
+            unit: "seconds",
+            bars: [floor].into_iter().chain(walls).collect(),
+        },
+        Panel {
+            title: format!(
+                "Restore of {objects} objects: peak memory of the server and its plugins"
+            ),
+            unit: "MiB",
+            bars: memory.collect(),
+        },
+    ]
+}
+
+/// A bar for each contender.
+fn bars<T>(runs: &[(Contender, Vec<T>)], figure: fn(&T) -> f64) -> impl Iterator<Item = Bar> {
+    runs.iter().map(move |(contender, rounds)| Bar {
+        name: contender.name(),
+        color: color(*contender),
+        rounds: rounds.iter().map(figure).collect(),
+    })
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a picture for people")]
+fn mebibytes(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
 }
 
 fn color(contender: Contender) -> &'static str {
@@ -106,7 +145,7 @@ impl Panel {
         let first_row = top + 22.0;
         let axis = top + self.height() - PANEL_EXTRA + 26.0;
 
-        text(svg, LEFT, top + 10.0, "start", " font-weight=\"bold\"", self.title);
+        text(svg, LEFT, top + 10.0, "start", " font-weight=\"bold\"", &self.title);
         let mut tick = 0.0;
         while tick <= end + step / 2.0 {
             let at = x(tick);
@@ -205,10 +244,24 @@ mod tests {
     }
 
     #[test]
+    fn restores_have_panels_for_each_archive() {
+        let restores = crate::report::restores::tests::sample();
+        let results = Results { backups: None, restores, ..sample() };
+        let svg = svg(&results);
+        check(&svg);
+        for words in ["Restore of 8000 objects: wall", "Restore of 800 objects: peak", "raw create"]
+        {
+            assert!(svg.contains(words), "{words}");
+        }
+        assert!(!svg.contains("Backup of"), "{svg}");
+        // The floor once and the contender twice, three rounds each; and one round of the small one.
+        assert_eq!(svg.matches("<circle").count(), 3 * 3 + (1 + 2 * 2));
+    }
+
+    #[test]
     fn a_picture_of_nothing_is_well_formed() {
         let mut nothing = sample();
-        nothing.listings.clear();
-        nothing.backups.clear();
+        nothing.backups = Some(Backups { listings: Vec::new(), runs: Vec::new() });
         let svg = svg(&nothing);
         check(&svg);
         assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");

@@ -1,13 +1,17 @@
 //! What came out: medians, as a table for people and as JSON for programs.
 
+pub(crate) mod restores;
+
 use std::fmt::Write as _;
 
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::contender::{Contender, Run};
+use crate::backup::{Backups, Run};
+use crate::contender::Contender;
 use crate::fill::Load;
 use crate::raw::Listing;
+use crate::restore::Restores;
 
 const HEADINGS: [&str; 9] = [
     "backup by",
@@ -25,8 +29,11 @@ const HEADINGS: [&str; 9] = [
 #[derive(Clone, Debug)]
 pub(crate) struct Results {
     pub(crate) load: Load,
-    pub(crate) listings: Vec<Listing>,
-    pub(crate) backups: Vec<(Contender, Vec<Run>)>,
+    /// Of the machine.
+    pub(crate) cores: usize,
+    pub(crate) backups: Option<Backups>,
+    /// Largest archive first.
+    pub(crate) restores: Vec<Restores>,
 }
 
 /// The value in the middle, or the mean of the two there.
@@ -80,8 +87,8 @@ impl Run {
 }
 
 impl Results {
-    /// The shape that other programs rely on: `raw_list` and `<contender>.backup`, each with its
-    /// medians and, below `rounds`, what they are the medians of.
+    /// The shape that other programs rely on: `raw_list`, `raw_create`, `<contender>.backup` and
+    /// `<contender>.restore`, each with its medians and, below `rounds`, what they are the medians of.
     pub(crate) fn json(&self) -> Value {
         let (load, seed) = match self.load {
             Load::Mix { seed, .. } => ("mix", seed),
@@ -91,60 +98,71 @@ impl Results {
             "load": load,
             "objects": self.load.len(),
             "seed": seed,
-            "raw_list": with_rounds(Listing::median(&self.listings), &self.listings),
+            "cores": self.cores,
         });
-        for (contender, rounds) in &self.backups {
-            all[contender.name()]["backup"] = with_rounds(Run::median(rounds), rounds);
+        if let Some(Backups { listings, runs }) = &self.backups {
+            all["raw_list"] = with_rounds(Listing::median(listings), listings);
+            for (contender, rounds) in runs {
+                all[contender.name()]["backup"] = with_rounds(Run::median(rounds), rounds);
+            }
         }
+        restores::add_to(&mut all, &self.restores);
         all
     }
 
-    /// A row for the floor and for each contender, with medians.
+    /// A row for each floor and each contender, with medians.
     pub(crate) fn table(&self) -> String {
-        let floor = Listing::median(&self.listings);
-        let medians: Vec<(Contender, Run)> = self
-            .backups
-            .iter()
-            .map(|(contender, rounds)| (*contender, Run::median(rounds)))
-            .collect();
-        let bowline = medians
-            .iter()
-            .find(|(contender, _)| *contender == Contender::Bowline)
-            .map(|(_, run)| run.wall_s);
-        let ratio = |wall_s: f64, to: Option<f64>| {
-            to.map_or_else(|| "-".to_owned(), |other| format!("{:.2}", wall_s / other))
-        };
-        let none = || "-".to_owned();
-
-        let mut rows = vec![
-            HEADINGS.map(str::to_owned),
-            [
-                "(raw list)".to_owned(),
-                seconds(floor.wall_s),
-                none(),
-                none(),
-                seconds(floor.apiserver_cpu_s),
-                floor.count.to_string(),
-                megabytes(floor.bytes),
-                ratio(floor.wall_s, Some(floor.wall_s)),
-                ratio(floor.wall_s, bowline),
-            ],
-        ];
-        for (contender, run) in medians {
-            rows.push([
-                contender.name().to_owned(),
-                seconds(run.wall_s),
-                seconds(run.cpu_s),
-                mebibytes(run.peak_rss_bytes),
-                seconds(run.apiserver_cpu_s),
-                run.items.to_string(),
-                megabytes(run.bytes),
-                ratio(run.wall_s, Some(floor.wall_s)),
-                ratio(run.wall_s, bowline),
-            ]);
+        let mut tables: Vec<String> = self.backups.iter().map(backups_table).collect();
+        if !self.restores.is_empty() {
+            tables.push(restores::table(&self.restores));
+            tables.push(restores::limits(&self.restores, self.cores));
         }
-        aligned(&rows)
+        tables.join("\n")
     }
+}
+
+fn backups_table(Backups { listings, runs }: &Backups) -> String {
+    let floor = Listing::median(listings);
+    let medians: Vec<(Contender, Run)> =
+        runs.iter().map(|(contender, rounds)| (*contender, Run::median(rounds))).collect();
+    let bowline = medians
+        .iter()
+        .find(|(contender, _)| *contender == Contender::Bowline)
+        .map(|(_, run)| run.wall_s);
+    let none = || "-".to_owned();
+
+    let mut rows = vec![
+        HEADINGS.map(str::to_owned),
+        [
+            "(raw list)".to_owned(),
+            seconds(floor.wall_s),
+            none(),
+            none(),
+            seconds(floor.apiserver_cpu_s),
+            floor.count.to_string(),
+            megabytes(floor.bytes),
+            ratio(floor.wall_s, Some(floor.wall_s)),
+            ratio(floor.wall_s, bowline),
+        ],
+    ];
+    for (contender, run) in medians {
+        rows.push([
+            contender.name().to_owned(),
+            seconds(run.wall_s),
+            seconds(run.cpu_s),
+            mebibytes(run.peak_rss_bytes),
+            seconds(run.apiserver_cpu_s),
+            run.items.to_string(),
+            megabytes(run.bytes),
+            ratio(run.wall_s, Some(floor.wall_s)),
+            ratio(run.wall_s, bowline),
+        ]);
+    }
+    aligned(&rows)
+}
+
+fn ratio(value: f64, to: Option<f64>) -> String {
+    to.map_or_else(|| "-".to_owned(), |other| format!("{:.2}", value / other))
 }
 
 fn with_rounds<T: Serialize>(median: T, rounds: &[T]) -> Value {
@@ -200,14 +218,15 @@ pub(crate) mod tests {
             bytes: 1_250_000,
             apiserver_cpu_s: 0.75,
         };
-        Results {
-            load: Load::Mix { objects: 800, seed: 3 },
+        let backups = Backups {
             listings: vec![listing(0.5), listing(0.1), listing(0.4)],
-            backups: vec![
+            runs: vec![
                 (Contender::Bowline, vec![run(0.9, 900), run(0.8, 901), run(0.7, 902)]),
                 (Contender::Velero, vec![run(8.0, 900), run(9.0, 901), run(4.0, 902)]),
             ],
-        }
+        };
+        let load = Load::Mix { objects: 800, seed: 3 };
+        Results { load, cores: 2, backups: Some(backups), restores: Vec::new() }
     }
 
     #[test]
@@ -229,7 +248,7 @@ velero       8.00 s   4.00 s        32 MiB           0.75 s     901   1.2 MB    
 ";
         assert_eq!(sample().table(), expected);
         let mut alone = sample();
-        alone.backups.remove(0);
+        alone.backups.as_mut().unwrap().runs.remove(0);
         assert!(alone.table().ends_with("20.00           -\n"), "{}", alone.table());
     }
 
@@ -255,5 +274,7 @@ velero       8.00 s   4.00 s        32 MiB           0.75 s     901   1.2 MB    
             assert_eq!(number(pointer), Some(expected), "{pointer} in {json:#}");
         }
         assert_eq!(json.get("velero_tuned"), None);
+        assert_eq!(json.get("raw_create"), None);
+        assert_eq!(json.get("restores"), None);
     }
 }

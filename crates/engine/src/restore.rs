@@ -225,7 +225,7 @@ struct Context {
 impl Context {
     /// Whether nothing new is to be begun.
     fn has_stopped(&self) -> bool {
-        self.stop.is_cancelled() || self.cancel.is_cancelled()
+        self.stop.is_cancelled()
     }
 
     /// Notes an operation.
@@ -248,7 +248,16 @@ pub async fn run(run: Run, now: Timestamp) -> Restored {
         Ok(context) => Arc::new(context),
         Err(fatal) => return Restored::nothing(fatal, own(report)),
     };
-    let fatal = visit_all(&context).await.err();
+    // What is cancelled is stopped as well.
+    let canceled = async {
+        context.cancel.cancelled().await;
+        context.stop.cancel();
+        std::future::pending().await
+    };
+    let fatal = tokio::select! {
+        visited = visit_all(&context) => visited.err(),
+        () = canceled => None,
+    };
     let hooks = context.hooks.finish().await;
     match Arc::into_inner(context) {
         Some(context) => conclude(context, fatal, hooks, report),
@@ -279,7 +288,7 @@ async fn prepare(run: Run, report: Arc<Report>, now: Timestamp) -> Result<Contex
         options,
         progress,
         notes,
-        stop,
+        stop: stop.child_token(),
         cancel,
     };
     let context = assemble(parts, report, now).await?;

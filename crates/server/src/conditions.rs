@@ -58,13 +58,14 @@ pub fn next(before: &[Condition], run: Run<'_>, now: Timestamp) -> Vec<Condition
         // What was said once must not stay true by not being said again.
         let verdict = verdict.or_else(|| is_there.then(|| Verdict::no("NotAsked", "")));
         if let Some(verdict) = verdict {
-            set(&mut conditions, type_, verdict, now);
+            set(&mut conditions, type_, &verdict, now);
         }
     }
     conditions
 }
 
 /// What there is to say of one type.
+#[derive(Clone, Copy)]
 struct Verdict<'a> {
     status: &'static str,
     reason: &'a str,
@@ -116,7 +117,7 @@ fn canceled(run: Run<'_>) -> Option<Verdict<'_>> {
     }
 }
 
-fn set(conditions: &mut Vec<Condition>, type_: &str, verdict: Verdict<'_>, now: Timestamp) {
+fn set(conditions: &mut Vec<Condition>, type_: &str, verdict: &Verdict<'_>, now: Timestamp) {
     let said = conditions.iter_mut().find(|condition| condition.type_ == type_);
     let since = match &said {
         Some(said) if said.status == verdict.status => said.last_transition_time.clone(),

@@ -34,7 +34,7 @@ use tokio_util::sync::CancellationToken;
 use crate::story::one_line;
 use keep::Keeper;
 use object::{Object, Trouble};
-use record::{Herald, Record, Sight, Term, Verdict, decide};
+use record::{Herald, Record, Sight, Term, Verdict, Why, decide};
 
 /// The name of the Lease.
 pub const NAME: &str = "bowline-server";
@@ -142,38 +142,20 @@ impl Guard {
             return Err(Error::NoIdentity);
         }
         let object = Object::new(client, namespace, terms.duration);
-        let (mut sight, mut holders, mut troubles) =
-            (Sight::default(), Herald::default(), Herald::default());
+        let mut applicant = Applicant::new(object, identity, terms);
+        let mut troubles = Herald::default();
         loop {
-            let read = timeout(terms.patience(), object.read());
-            let Some(read) = stop.run_until_cancelled(read).await else { return Ok(None) };
-            let applied = match object::answer(read, terms.patience()) {
+            let Some(read) = stop.run_until_cancelled(applicant.look()).await else {
+                return Ok(None);
+            };
+            // Not ended half-way when asked to stop: the lease could be taken, and nobody would know.
+            let applied = match read {
+                Ok(record) => applicant.apply(record.as_ref()).await,
                 Err(trouble) => Err(trouble),
-                Ok(record) => {
-                    let now = Instant::now();
-                    let since = sight.since(record.as_ref(), now);
-                    match decide(record.as_ref(), identity, since, now) {
-                        Verdict::Wait { holder, left } => {
-                            if holders.is_due(holder, now) {
-                                tracing::info!(holder, "waiting for the lease `{NAME}`");
-                            }
-                            Ok(Step::Again(left.min(terms.renew)))
-                        }
-                        // Not ended half-way when asked to stop: the lease could be taken, and
-                        // nobody would know.
-                        Verdict::Take(why) => {
-                            let taken = take(&object, record.as_ref(), identity, terms).await;
-                            if let Ok(Step::Held(..)) = &taken {
-                                tracing::info!(identity, "took the lease `{NAME}`: {why}");
-                            }
-                            taken
-                        }
-                    }
-                }
             };
             let pause = match applied {
                 Ok(Step::Held(record, sent)) => {
-                    return Ok(Some(Self::keep(object, record, sent, terms)));
+                    return Ok(Some(Self::keep(applicant.object, record, sent, terms)));
                 }
                 Ok(Step::Again(pause)) => pause,
                 Err(trouble) => {
@@ -237,18 +219,49 @@ enum Step {
     Again(Duration),
 }
 
-/// Writes ourselves into the lease.
-async fn take(
-    object: &Object,
-    record: Option<&Record>,
-    identity: &str,
+/// A server that wants the lease.
+struct Applicant<'a> {
+    object: Object,
+    identity: &'a str,
     terms: Terms,
-) -> Result<Step, Trouble> {
-    let term = Term::after(record, identity, jiff::Timestamp::now());
-    let sent = Instant::now();
-    let written = timeout(terms.patience(), object.write(record, &term)).await;
-    Ok(match object::answer(written, terms.patience())? {
-        Some(record) => Step::Held(record, sent),
-        None => Step::Again(AFTER_CONFLICT),
-    })
+    sight: Sight,
+    holders: Herald,
+}
+
+impl<'a> Applicant<'a> {
+    fn new(object: Object, identity: &'a str, terms: Terms) -> Self {
+        Self { object, identity, terms, sight: Sight::default(), holders: Herald::default() }
+    }
+
+    async fn look(&self) -> Result<Option<Record>, Trouble> {
+        let limit = self.terms.patience();
+        object::answer(timeout(limit, self.object.read()).await, limit)
+    }
+
+    /// Takes the lease that has just been read, if that may be.
+    async fn apply(&mut self, record: Option<&Record>) -> Result<Step, Trouble> {
+        let now = Instant::now();
+        let since = self.sight.since(record, now);
+        match decide(record, self.identity, since, now) {
+            Verdict::Take(why) => self.take(record, why).await,
+            Verdict::Wait { holder, left } => {
+                if self.holders.is_due(holder, now) {
+                    tracing::info!(holder, "waiting for the lease `{NAME}`");
+                }
+                Ok(Step::Again(left.min(self.terms.renew)))
+            }
+        }
+    }
+
+    async fn take(&self, record: Option<&Record>, why: Why) -> Result<Step, Trouble> {
+        let term = Term::after(record, self.identity, jiff::Timestamp::now());
+        let limit = self.terms.patience();
+        let sent = Instant::now();
+        let written = timeout(limit, self.object.write(record, &term)).await;
+        let Some(record) = object::answer(written, limit)? else {
+            return Ok(Step::Again(AFTER_CONFLICT));
+        };
+        tracing::info!(identity = self.identity, "took the lease `{NAME}`: {why}");
+        Ok(Step::Held(record, sent))
+    }
 }

@@ -1,9 +1,9 @@
 //! `bowline demo`: a cluster of its own, with an application in it, to try things on.
 //!
-//! The acts of the demo are steps of [`perform`], in order. Each adds what it shows to the story:
-//! an act that destroys the application and one that restores it go where the curtain falls now.
+//! The acts of the demo are steps of [`perform`], in order. Each adds what it shows to the story.
 
 mod backup;
+mod restore;
 mod sample;
 
 use std::path::PathBuf;
@@ -16,7 +16,9 @@ use super::install;
 use crate::exit::{Exit, until_asked_to_end};
 use crate::output::{self, Step};
 
-/// Start a private Kubernetes control plane with a sample application, and back it up
+/// Back up, destroy and restore a sample application, in a private Kubernetes control plane
+///
+/// What was restored is compared with what there was. Exits with 1 unless all objects are equal.
 ///
 /// Everything runs on this machine, listens on the loopback address only and goes away with this
 /// command, on Ctrl-C at the latest. The first run builds the programs it needs with Go, which
@@ -48,8 +50,8 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
     let asked_to_end = until_asked_to_end()?;
     tokio::pin!(asked_to_end);
 
-    let stage = tokio::select! {
-        stage = perform(&args) => stage?,
+    let (up, exit) = tokio::select! {
+        performed = perform(&args) => performed?,
         exit = &mut asked_to_end => return Ok(exit),
     };
     if !args.exit {
@@ -57,13 +59,14 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
         asked_to_end.await;
     }
     let step = Step::start("taking everything down");
-    drop(stage);
+    drop(up);
     step.done();
-    Ok(Exit::Success)
+    Ok(exit)
 }
 
-/// The acts, in order. What is up at the end comes back in the order in which it ends.
-async fn perform(args: &Args) -> anyhow::Result<(backup::Server, Stage)> {
+/// The acts, in order. What is up at the end comes back in the order in which it ends, and with it how
+/// the acts turned out.
+async fn perform(args: &Args) -> anyhow::Result<((backup::Server, Stage), Exit)> {
     let stage = set_up(args).await?;
 
     let step = Step::start("installing the resource definitions");
@@ -84,10 +87,12 @@ async fn perform(args: &Args) -> anyhow::Result<(backup::Server, Stage)> {
     let taken = server.back_up(&stage.client).await?;
     step.done();
     output::data(backup::show(&stage.plane, &taken)?)?;
+
+    let exit = restore::perform(&stage.plane, &stage.client, &server).await?;
     if !args.exit {
         output::data(how_to_reach(&stage.plane).await?)?;
     }
-    Ok((server, stage))
+    Ok(((server, stage), exit))
 }
 
 async fn set_up(args: &Args) -> anyhow::Result<Stage> {
@@ -126,6 +131,7 @@ async fn how_to_reach(plane: &ControlPlane) -> anyhow::Result<String> {
          alias bowline='{}'\n  \
          bowline backup describe demo --details\n  \
          bowline backup logs demo\n  \
+         bowline restore describe demo --details\n  \
          bowline backup create mine --include-namespaces shop --wait\n  \
          kubectl get backups.velero.io -A\n\n\
          The pods run in name only, on a node that is not there: they have no logs.\n",

@@ -16,6 +16,7 @@ mod dry_run;
 mod fake_server;
 mod help;
 mod install;
+mod killed;
 mod plugin;
 mod restore;
 mod server;

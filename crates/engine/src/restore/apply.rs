@@ -14,10 +14,20 @@ use super::difference;
 use super::outcome::Action;
 use super::request::{Existing as Policy, Request};
 use crate::cluster::{Door, Error};
+use crate::item::Object;
 use crate::resource::Resource;
 
 /// How often a definition is looked at until it is served.
 const DEFINITION_PAUSE: Duration = Duration::from_millis(200);
+
+/// An object that was written, or left as it is.
+pub(super) struct Applied {
+    /// What was done.
+    pub(super) action: Action,
+    /// The object as the API server has it, if this restore has created it. By its uid it is told
+    /// from another that takes its place.
+    pub(super) created: Option<Object>,
+}
 
 /// Creates an object, or does with the one that is there what the policy says.
 pub(super) async fn apply(
@@ -26,20 +36,18 @@ pub(super) async fn apply(
     namespace: &str,
     id: &ResourceIdentifier,
     object: &Value,
-) -> Result<Action, String> {
+) -> Result<Applied, String> {
     let item = Item::from_object(object).map_err(|error| error.to_string())?;
     let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
     let create = || context.cluster.create(resource, namespace, &item);
-    let action = match context.pace.ask(create).await {
-        Ok(_) => Action::Created,
+    let applied = match context.pace.ask(create).await {
+        Ok(created) => Applied { action: Action::Created, created: Some(created) },
         Err(error) if may_be_there(resource, &error) => {
             let get = || context.cluster.get(resource, namespace, name);
             match context.pace.ask(get).await.map_err(|error| error.to_string())? {
                 Some(found) => {
-                    let found: Value = found.item.parse().map_err(|error| error.to_string())?;
-                    Existing { context, resource, namespace, name, id }
-                        .settle(object, &found)
-                        .await?
+                    let existing = Existing { context, resource, namespace, name, id };
+                    existing.settle(object, found).await?
                 }
                 // Its port is taken by another, or it went away in between.
                 None => return Err(format!("it cannot be created: {error}")),
@@ -50,7 +58,7 @@ pub(super) async fn apply(
     if is_definition(resource) {
         until_served(context, resource, name).await?;
     }
-    Ok(action)
+    Ok(applied)
 }
 
 /// Writes the status of an object.
@@ -166,10 +174,18 @@ fn is_of_this_restore(request: &Request, began: Timestamp, found: &Value) -> boo
 }
 
 impl Existing<'_> {
-    async fn settle(&self, ours: &Value, found: &Value) -> Result<Action, String> {
+    async fn settle(&self, ours: &Value, found: Object) -> Result<Applied, String> {
+        let Self { context, resource, .. } = self;
+        let value: Value = found.item.parse().map_err(|error| error.to_string())?;
+        let decision = decide(&context.request, context.began, resource, ours, &value);
+        let created = (decision == Decision::Ours).then_some(found);
+        Ok(Applied { action: self.carry_out(decision).await?, created })
+    }
+
+    async fn carry_out(&self, decision: Decision) -> Result<Action, String> {
         let Self { context, resource, id, .. } = self;
         let report = &context.report;
-        match decide(&context.request, context.began, resource, ours, found) {
+        match decision {
             Decision::Ours => Ok(Action::Created),
             Decision::Same { labels } => {
                 self.label(labels).await?;

@@ -22,6 +22,9 @@ pub enum DownloadError {
     /// It cannot be unpacked.
     #[error(transparent)]
     Unpack(#[from] UnpackError),
+    /// Nothing of it can be read.
+    #[error("nothing can be read of it: {0}")]
+    Unreadable(String),
     /// The thread that unpacks has died.
     #[error("unpacking the archive broke off")]
     Died,
@@ -38,7 +41,7 @@ pub struct Volumes {
     pub pod_volume_backups: Vec<PodVolumeBackup>,
 }
 
-/// Downloads and unpacks an archive.
+/// Downloads and unpacks an archive. Of a broken one there must be something to restore.
 pub async fn contents(
     store: &BackupStore,
     backup: &BackupName,
@@ -52,7 +55,13 @@ pub async fn contents(
     let unpacked = tokio::task::spawn_blocking(move || {
         unpack::unpack(io::BufReader::with_capacity(1 << 18, reader), &scratch, Limits::default())
     });
-    Ok(unpacked.await.map_err(|_| DownloadError::Died)??)
+    let contents = unpacked.await.map_err(|_| DownloadError::Died)??;
+    match &contents.broken {
+        Some(why) if contents.kinds().next().is_none() => {
+            Err(DownloadError::Unreadable(why.clone()))
+        }
+        _ => Ok(contents),
+    }
 }
 
 /// Reads what the backup says of volumes. Files that are not there say nothing.

@@ -5,14 +5,17 @@
 //! What it becomes is found out in [`prepare`], which a dry run uses as well.
 
 pub(super) mod prepare;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bowline_plugin::{Item, ResourceIdentifier};
+use bowline_plugin::ResourceIdentifier;
 use futures::future::BoxFuture;
 use serde_json::Value;
 
+use super::apply::Applied;
 use super::once::Turn;
 use super::outcome::Action;
 use super::{Context, World, apply, hook, namespace};
@@ -74,10 +77,19 @@ impl Visitor for Restorer {
             if context.has_stopped() {
                 return;
             }
-            let Turn::Mine(working) = context.once.take(&id, why.parent()).await else { return };
+            let Turn::Mine(mut working) = context.once.take(&id, why.parent()).await else {
+                return;
+            };
             let mut item = Working::new(context, world, &id);
             match item.restore(why).await {
-                Ok(Ended::Done(action)) => item.note(action),
+                Ok(Ended::There(action)) => {
+                    working.exists();
+                    item.note(action);
+                }
+                Ok(Ended::Skipped(reason)) => {
+                    tracing::info!(item = %id, "not restored: {reason}");
+                    item.note(Action::Skipped);
+                }
                 Ok(Ended::LeftOut(reason)) => {
                     tracing::debug!(item = %id, "not restored: {reason}");
                     working.leave();
@@ -95,8 +107,10 @@ impl Visitor for Restorer {
 
 /// How the work on an item ended.
 enum Ended {
-    /// With this.
-    Done(Action),
+    /// It is in the cluster; this was done for it.
+    There(Action),
+    /// It is not to be brought back, and why.
+    Skipped(String),
     /// It is not part of the restore.
     LeftOut(String),
 }
@@ -147,10 +161,7 @@ impl Working<'_> {
         let stored = match self.find(why)? {
             Found::LeftOut(reason) => return Ok(Ended::LeftOut(reason.to_string())),
             Found::Namespace => return self.restore_namespace().await,
-            Found::Ended(reason) => {
-                tracing::info!(item = %id, "not restored: {reason}");
-                return Ok(Ended::Done(Action::Skipped));
-            }
+            Found::Ended(reason) => return Ok(Ended::Skipped(reason.to_string())),
             Found::Object(stored) => stored,
         };
         if !stored.namespace.is_empty() {
@@ -159,29 +170,27 @@ impl Working<'_> {
         let kind = stored.kind.clone();
         let ready = match self.shape(*stored).await? {
             Shaped::Ready(ready) => *ready,
-            Shaped::Skipped(reason) => {
-                tracing::info!(item = %id, "not restored: {reason}");
-                return Ok(Ended::Done(Action::Skipped));
-            }
+            Shaped::Skipped(reason) => return Ok(Ended::Skipped(reason)),
         };
         let Ready { resource, namespace, value, status } = ready;
         point::pass(Point::Create);
-        let applied = apply::apply(context, &resource, &namespace, id, &value).await?;
+        let Applied { action: applied, created } =
+            apply::apply(context, &resource, &namespace, id, &value).await?;
         point::pass(Point::Created);
         if let Some(status) = status
             && matches!(applied, Action::Created | Action::Updated)
         {
             self.restore_status(&resource, &kind, &value, status).await;
         }
-        if applied == Action::Created && resource.is_core("pods") {
-            self.begin_hooks(&resource, &value)?;
+        if let Some(pod) = created.filter(|_| resource.is_core("pods")) {
+            self.begin_hooks(&pod);
         }
-        Ok(Ended::Done(applied))
+        Ok(Ended::There(applied))
     }
 
     async fn restore_namespace(&self) -> Result<Ended, String> {
         let (_, _, target) = self.target.as_ref().ok_or("it has no target")?;
-        Ok(Ended::Done(namespace::ensure(self.context, &self.id.name, target).await?))
+        Ok(Ended::There(namespace::ensure(self.context, &self.id.name, target).await?))
     }
 
     async fn restore_status(
@@ -205,13 +214,10 @@ impl Working<'_> {
     }
 
     /// Lets the hooks of a pod run when it does.
-    fn begin_hooks(&self, resource: &Arc<Resource>, pod: &Value) -> Result<(), String> {
+    fn begin_hooks(&self, pod: &Object) {
         let context = self.context;
-        let item = Item::from_object(pod).map_err(|error| error.to_string())?;
-        let pod = Object::new(resource, item).map_err(|error| error.to_string())?;
         let limits = hook::Limits { default_wait: context.options.resource_timeout };
-        context.hooks.begin(&context.cluster, &context.report, &pod, limits, &context.stop);
-        Ok(())
+        context.hooks.begin(&context.cluster, &context.report, pod, limits, &context.stop);
     }
 
     fn note(&self, action: Action) {

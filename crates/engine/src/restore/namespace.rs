@@ -12,7 +12,6 @@ use tokio::time::Instant;
 use super::outcome::Action;
 use super::{Context, reset};
 use crate::cluster;
-use crate::resource::GroupResource;
 
 /// How often a namespace that is going is looked at.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -42,6 +41,9 @@ async fn make_ready(context: &Context, original: &str, target: &str) -> Ready {
     };
     let deadline = Instant::now() + context.options.terminating_timeout;
     loop {
+        if context.stop.is_cancelled() {
+            return Err(format!("the restore was stopped before the namespace {target} was ready"));
+        }
         let get = || context.cluster.get(&resource, "", target);
         let found = context.pace.ask(get).await.map_err(|error| told(&error))?;
         match found {
@@ -54,7 +56,9 @@ async fn make_ready(context: &Context, original: &str, target: &str) -> Ready {
                 ));
             }
             Some(_) => {
-                tokio::time::sleep(PAUSE).await;
+                // What has been stopped is found out by the next look.
+                let pause = tokio::time::sleep(PAUSE);
+                context.stop.run_until_cancelled(pause).await;
                 continue;
             }
         }
@@ -79,9 +83,10 @@ pub(super) fn namespace_item(
     original: &str,
     target: &str,
 ) -> Result<Item, String> {
-    let kind = GroupResource::new("", "namespaces");
-    let stored = context.contents.read(&kind, None, "", original).ok();
-    let stored = stored.and_then(|item| item.parse::<Value>().ok());
+    let resource = context.world().resources.core("namespaces").cloned();
+    // One that cannot be read is told where it is restored itself.
+    let stored = resource.and_then(|kind| context.contents.object(&kind, None, "", original).ok());
+    let stored = stored.and_then(|object| object.item.parse::<Value>().ok());
     let mut namespace = stored.unwrap_or_else(|| json!({"metadata": {}}));
     reset::former_life(&mut namespace).map_err(|error| error.to_string())?;
     namespace["apiVersion"] = "v1".into();

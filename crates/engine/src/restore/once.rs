@@ -26,7 +26,10 @@ struct Inner {
 #[derive(Debug)]
 enum State {
     Working(watch::Receiver<()>),
-    Done,
+    Done {
+        /// Whether it is in the cluster now.
+        exists: bool,
+    },
 }
 
 /// Whose turn it is.
@@ -42,6 +45,7 @@ pub(super) struct Working<'a> {
     once: &'a Once,
     id: ResourceIdentifier,
     is_left: bool,
+    exists: bool,
     _done: watch::Sender<()>,
 }
 
@@ -66,16 +70,23 @@ impl Once {
         }
     }
 
+    /// Whether an item is done and in the cluster.
+    pub(super) fn exists(&self, id: &ResourceIdentifier) -> bool {
+        matches!(self.lock().states.get(id), Some(State::Done { exists: true }))
+    }
+
     fn begin(&self, id: &ResourceIdentifier, needed_by: Option<&ResourceIdentifier>) -> Begun<'_> {
         let mut inner = self.lock();
         match inner.states.get(id) {
             None => {
                 let (sender, receiver) = watch::channel(());
                 inner.states.insert(id.clone(), State::Working(receiver));
-                let working = Working { once: self, id: id.clone(), is_left: false, _done: sender };
+                let id = id.clone();
+                let working =
+                    Working { once: self, id, is_left: false, exists: false, _done: sender };
                 Begun::Turn(Turn::Mine(working))
             }
-            Some(State::Done) => Begun::Turn(Turn::Done),
+            Some(State::Done { .. }) => Begun::Turn(Turn::Done),
             Some(State::Working(done)) => match needed_by {
                 Some(needed_by) if !inner.leads_to(id, needed_by) => {
                     let done = done.clone();
@@ -113,6 +124,11 @@ impl Inner {
 }
 
 impl Working<'_> {
+    /// Notes that the item is in the cluster.
+    pub(super) fn exists(&mut self) {
+        self.exists = true;
+    }
+
     /// Leaves the item as if it had never been taken: what has no turn of its own may still be needed.
     pub(super) fn leave(mut self) {
         self.is_left = true;
@@ -125,7 +141,7 @@ impl Drop for Working<'_> {
         if self.is_left {
             inner.states.remove(&self.id);
         } else {
-            inner.states.insert(self.id.clone(), State::Done);
+            inner.states.insert(self.id.clone(), State::Done { exists: self.exists });
         }
     }
 }
@@ -148,12 +164,15 @@ mod tests {
     #[tokio::test]
     async fn who_needs_an_item_waits_for_it_and_who_passes_by_does_not() {
         let once = Once::default();
-        let Turn::Mine(working) = once.take(&id("a"), None).await else { panic!() };
+        let Turn::Mine(mut working) = once.take(&id("a"), None).await else { panic!() };
         assert!(matches!(once.take(&id("a"), None).now_or_never(), Some(Turn::Done)));
         let (a, b) = (id("a"), id("b"));
         let mut waiting = Box::pin(once.take(&a, Some(&b)));
         assert!((&mut waiting).now_or_never().is_none());
+        assert!(!once.exists(&a));
+        working.exists();
         drop(working);
+        assert!(once.exists(&a));
         assert!(matches!(waiting.await, Turn::Done));
         assert!(matches!(once.take(&id("a"), Some(&id("c"))).now_or_never(), Some(Turn::Done)));
     }
@@ -168,6 +187,7 @@ mod tests {
         working.leave();
         let Turn::Mine(working) = waiting.await else { panic!("nobody has done it") };
         drop(working);
+        assert!(!once.exists(&a));
         assert!(matches!(once.take(&id("a"), None).now_or_never(), Some(Turn::Done)));
     }
 

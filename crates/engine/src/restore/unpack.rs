@@ -3,10 +3,14 @@
 //! Nothing is ever written to a path that the archive names. A path becomes a typed key, or the
 //! entry is refused with a reason; the rest is read all the same.
 //!
+//! An archive is read to its very end: one that was cut is told from one that is whole, even where
+//! nothing but the checksum of the last piece is missing.
+//!
 //! # Limits
 //! On the size of an entry, on the number of entries, on the size of the whole and on how far it may
-//! expand: a small file must not fill the disk.
+//! expand: a small file must not fill the disk, nor the memory.
 
+mod meter;
 mod path;
 #[cfg(test)]
 mod tests;
@@ -22,7 +26,13 @@ use flate2::read::MultiGzDecoder;
 
 use crate::item::{InvalidObject, Object};
 use crate::resource::{GroupResource, Resource};
+use meter::{Meter, Packed, Unpacked};
 use path::{Entry, Place, VersionFolder};
+
+/// The longest path that an entry may have.
+const LONGEST_PATH: usize = 4096;
+/// How much of a path is told.
+const TOLD_PATH: usize = 300;
 
 /// How much an archive may hold.
 #[derive(Clone, Copy, Debug)]
@@ -33,15 +43,12 @@ pub struct Limits {
     pub total: u64,
     /// How many entries.
     pub entries: u64,
-    /// How many times larger it may be than what it is made from, beyond [`Limits::FREE`].
+    /// How many times larger it may be than what it is made from.
     pub ratio: u64,
+    /// How far it may expand in any case.
+    pub free: u64,
     /// How many refusals are told one by one.
     pub refusals: usize,
-}
-
-impl Limits {
-    /// How far an archive may expand in any case.
-    pub const FREE: u64 = 64 << 20;
 }
 
 impl Default for Limits {
@@ -52,6 +59,7 @@ impl Default for Limits {
             entries: 20_000_000,
             // The API server's JSON compresses some twenty times, and every item is there twice.
             ratio: 500,
+            free: 64 << 20,
             refusals: 1_000,
         }
     }
@@ -64,8 +72,11 @@ pub struct Contents {
     /// The version of its format; empty if it does not say.
     pub format_version: String,
     kinds: BTreeMap<GroupResource, Kind>,
-    /// Entries that were refused, and why; and whether the archive ended as it should.
+    /// Entries that were refused, and why; and what is wrong with the archive as a whole.
     pub refusals: Vec<String>,
+    /// Why nothing more could be read, if the archive did not end as it should. It is the last of
+    /// the refusals.
+    pub broken: Option<String>,
 }
 
 /// The items of one resource.
@@ -168,8 +179,37 @@ impl Contents {
             let lie = format!("{}/{}", object.namespace, object.name);
             return Err(ReadError::Lies(lie));
         }
-        Ok(object)
+        // Filters go by the folder, and what is written by what the object says.
+        match Type::of(&object.item)? {
+            Type { kind, api_version }
+                if kind == resource.kind && group_of(&api_version) == resource.id.group =>
+            {
+                Ok(object)
+            }
+            Type { kind, api_version } => {
+                Err(ReadError::Lies(format!("a {kind} of {api_version:?}")))
+            }
+        }
     }
+}
+
+/// What an object says that it is.
+#[derive(serde::Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+#[derive(Default)]
+struct Type {
+    kind: String,
+    api_version: String,
+}
+
+impl Type {
+    fn of(item: &Item) -> Result<Self, InvalidObject> {
+        item.parse().map_err(InvalidObject::Item)
+    }
+}
+
+fn group_of(api_version: &str) -> &str {
+    api_version.split_once('/').map_or("", |(group, _)| group)
 }
 
 /// Why an item of an archive cannot be used.
@@ -198,6 +238,9 @@ pub enum UnpackError {
     /// It is larger than allowed.
     #[error("the archive is refused: {0}")]
     TooLarge(String),
+    /// It did not come.
+    #[error("the archive does not come from the bucket: {0}")]
+    Source(io::Error),
 }
 
 /// Unpacks an archive. It blocks, so it has a thread of its own.
@@ -209,36 +252,23 @@ pub fn unpack(archive: impl Read, scratch: &Path, limits: Limits) -> Result<Cont
             format_version: String::new(),
             kinds: BTreeMap::new(),
             refusals: Vec::new(),
+            broken: None,
         },
         limits,
         end: 0,
         untold: 0,
     };
-    let packed = std::rc::Rc::new(std::cell::Cell::new(0));
-    let counted = Counted { inner: archive, count: std::rc::Rc::clone(&packed) };
-    let mut tar = tar::Archive::new(MultiGzDecoder::new(counted));
-    let entries = tar.entries().map_err(UnpackError::Scratch)?;
-    let mut seen = 0;
-    for entry in entries {
-        seen += 1;
-        if seen > limits.entries {
-            let text = format!("it has more than {} entries", limits.entries);
-            return Err(UnpackError::TooLarge(text));
-        }
-        match entry {
-            Ok(entry) => {
-                if !unpacking.take(entry)? {
-                    break;
-                }
-            }
-            Err(error) => {
-                unpacking.refuse(format!("the archive breaks off after {seen} entries: {error}"));
-                break;
-            }
-        }
-        unpacking.check_size(packed.get())?;
+    let meter = Meter::new(limits);
+    let packed = Packed { inner: archive, meter: &meter };
+    let unpacked = Unpacked { inner: MultiGzDecoder::new(packed), meter: &meter };
+    let mut tar = tar::Archive::new(unpacked);
+    let mut ended = unpacking.take_all(&mut tar, &meter)?;
+    if ended.is_ok() {
+        ended = unpacking.drain(tar.into_inner(), &meter);
     }
-    Ok(unpacking.finish())
+    // What looks like a broken archive may be none.
+    meter.failure()?;
+    Ok(unpacking.finish(ended.err()))
 }
 
 struct Unpacking {
@@ -248,46 +278,113 @@ struct Unpacking {
     untold: usize,
 }
 
+/// Why an archive cannot be read any further.
+type Broken = String;
+
 impl Unpacking {
-    /// Takes one entry in. False if nothing can be read after it.
-    fn take(&mut self, mut entry: tar::Entry<'_, impl Read>) -> Result<bool, UnpackError> {
-        let path = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
+    /// Takes all entries in.
+    fn take_all(
+        &mut self,
+        tar: &mut tar::Archive<impl Read>,
+        meter: &Meter,
+    ) -> Result<Result<(), Broken>, UnpackError> {
+        let mut seen = 0;
+        let breaks_off = |seen: u64, why: &str| {
+            Ok(Err(format!("the archive breaks off after {seen} entries: {why}")))
+        };
+        for entry in tar.entries().map_err(UnpackError::Scratch)? {
+            let entry = match entry {
+                Ok(entry) => entry,
+                Err(error) => return breaks_off(seen, &error.to_string()),
+            };
+            seen += 1;
+            if seen > self.limits.entries {
+                let text = format!("it has more than {} entries", self.limits.entries);
+                return Err(UnpackError::TooLarge(text));
+            }
+            meter.allow(packed_size(&entry));
+            if let Err(broken) = self.take(entry)? {
+                return Ok(Err(broken));
+            }
+        }
+        // An archive ends with empty blocks.
+        if meter.is_at_end() {
+            return breaks_off(seen, "its end is missing");
+        }
+        Ok(Ok(()))
+    }
+
+    /// Reads what comes after the entries: nothing but empty blocks, and the checksum.
+    fn drain(&mut self, mut rest: impl Read, meter: &Meter) -> Result<(), Broken> {
+        meter.allow(u64::MAX);
+        let mut buffer = vec![0; 1 << 15];
+        let mut is_empty = true;
+        loop {
+            match rest.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(count) => is_empty &= buffer[..count].iter().all(|byte| *byte == 0),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(format!("the archive breaks off at its end: {error}")),
+            }
+        }
+        if !is_empty {
+            self.refuse("there is something behind the end of the archive".to_owned());
+        }
+        Ok(())
+    }
+
+    /// Takes one entry in.
+    fn take(
+        &mut self,
+        mut entry: tar::Entry<'_, impl Read>,
+    ) -> Result<Result<(), Broken>, UnpackError> {
         let kind = entry.header().entry_type();
         if kind.is_dir() || kind.is_pax_global_extensions() {
-            return Ok(true);
+            return Ok(Ok(()));
         }
-        let place = match path::parse(&path) {
+        let path = entry.path_bytes();
+        let told = told(&path);
+        let place = match std::str::from_utf8(&path) {
+            Err(_) => Err("it is no text"),
+            Ok(path) if path.len() > LONGEST_PATH => Err("it is too long"),
+            Ok(path) => path::parse(path),
+        };
+        let place = match place {
             Ok(_) if !kind.is_file() => {
-                self.refuse(format!("{path:?} is no file"));
-                return Ok(true);
+                self.refuse(format!("{told} is no file"));
+                return Ok(Ok(()));
             }
             Ok(place) => place,
             Err(reason) => {
-                self.refuse(format!("{path:?}: {reason}"));
-                return Ok(true);
+                self.refuse(format!("{told}: {reason}"));
+                return Ok(Ok(()));
             }
         };
         if entry.size() > self.limits.entry {
             let limit = self.limits.entry;
-            self.refuse(format!("{path:?} is larger than {limit} bytes"));
-            return Ok(true);
+            self.refuse(format!("{told} is larger than {limit} bytes"));
+            return Ok(Ok(()));
         }
         let mut content = Vec::new();
-        if let Err(error) = entry.read_to_end(&mut content) {
-            self.refuse(format!("the archive breaks off in {path:?}: {error}"));
-            return Ok(false);
+        let broken = match entry.read_to_end(&mut content) {
+            Ok(read) if read as u64 == entry.size() => None,
+            Ok(_) => Some("its end is missing".to_owned()),
+            Err(error) => Some(error.to_string()),
+        };
+        if let Some(why) = broken {
+            return Ok(Err(format!("the archive breaks off in {told}: {why}")));
         }
         match place {
             Entry::FormatVersion => {
                 let text = String::from_utf8_lossy(&content);
                 text.trim().clone_into(&mut self.contents.format_version);
             }
-            Entry::Item(place) => self.keep(&path, place, &content)?,
+            Entry::Item(place) => self.keep(&told, place, &content)?,
         }
-        Ok(true)
+        Ok(Ok(()))
     }
 
-    fn keep(&mut self, path: &str, place: Place, content: &[u8]) -> Result<(), UnpackError> {
+    fn keep(&mut self, told: &str, place: Place, content: &[u8]) -> Result<(), UnpackError> {
         let Place { resource, version, namespace, name } = place;
         let kind = self.contents.kinds.entry(resource).or_default();
         let items = match version {
@@ -295,7 +392,7 @@ impl Unpacking {
             VersionFolder::Preferred(version) => {
                 let preferred = kind.preferred.get_or_insert_with(|| version.clone());
                 if *preferred != version {
-                    let text = format!("{path:?}: the preferred version is {preferred} already");
+                    let text = format!("{told}: the preferred version is {preferred} already");
                     self.refuse(text);
                     return Ok(());
                 }
@@ -306,7 +403,7 @@ impl Unpacking {
         };
         let key = (namespace, name);
         if items.contains_key(&key) {
-            self.refuse(format!("{path:?} is there twice; the first one counts"));
+            self.refuse(format!("{told} is there twice; the first one counts"));
             return Ok(());
         }
         let extent = Extent { offset: self.end, length: content.len() };
@@ -314,18 +411,6 @@ impl Unpacking {
         let spool = &self.contents.spool;
         spool.write_all_at(content, extent.offset).map_err(UnpackError::Scratch)?;
         self.end += content.len() as u64;
-        Ok(())
-    }
-
-    fn check_size(&self, packed: u64) -> Result<(), UnpackError> {
-        let Limits { total, ratio, .. } = self.limits;
-        if self.end > total {
-            return Err(UnpackError::TooLarge(format!("it holds more than {total} bytes")));
-        }
-        if self.end > Limits::FREE && self.end / ratio > packed {
-            let text = format!("it expands to more than {ratio} times its size");
-            return Err(UnpackError::TooLarge(text));
-        }
         Ok(())
     }
 
@@ -337,25 +422,29 @@ impl Unpacking {
         }
     }
 
-    fn finish(mut self) -> Contents {
+    fn finish(mut self, broken: Option<Broken>) -> Contents {
         if self.untold > 0 {
             let text = format!("and {} more entries were refused", self.untold);
             self.contents.refusals.push(text);
         }
+        self.contents.refusals.extend(broken.clone());
+        self.contents.broken = broken;
         self.contents
     }
 }
 
-/// Counts what is read.
-struct Counted<R> {
-    inner: R,
-    count: std::rc::Rc<std::cell::Cell<u64>>,
+/// What an entry takes in the archive. A sparse file is larger than that.
+fn packed_size(entry: &tar::Entry<'_, impl Read>) -> u64 {
+    let header = entry.header();
+    if header.entry_type().is_gnu_sparse() {
+        return header.entry_size().unwrap_or(0);
+    }
+    entry.size()
 }
 
-impl<R: Read> Read for Counted<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let count = self.inner.read(buffer)?;
-        self.count.set(self.count.get() + count as u64);
-        Ok(count)
-    }
+/// A path as it is told.
+fn told(path: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&path[..path.len().min(TOLD_PATH)]);
+    let rest = if path.len() > TOLD_PATH { "…" } else { "" };
+    format!("{text:?}{rest}")
 }

@@ -10,4 +10,5 @@
 mod backup;
 mod bad_days;
 mod cluster;
+mod restore_bad_days;
 mod resume;

@@ -1,5 +1,5 @@
 use super::object::whole_seconds;
-use super::record::{Loss, Standing, Why, standing};
+use super::record::{Loss, Standing, standing};
 use super::*;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;

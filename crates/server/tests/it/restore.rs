@@ -18,7 +18,7 @@ fn is_over(restore: &Restore) -> bool {
     phase.is_some_and(RestorePhase::is_terminal)
 }
 
-async fn back_up(world: &World, name: &str, namespaces: &[&str]) {
+pub(crate) async fn back_up(world: &World, name: &str, namespaces: &[&str]) {
     let spec = json!({"includedNamespaces": namespaces});
     world.create::<Backup>(json!({"metadata": {"name": name}, "spec": spec})).await;
     let is_over = |backup: &Backup| {
@@ -29,17 +29,17 @@ async fn back_up(world: &World, name: &str, namespaces: &[&str]) {
     assert_eq!(status.phase, Some(BackupPhase::Completed), "{status:?}");
 }
 
-async fn restore(world: &World, name: &str, spec: Value) -> RestoreStatus {
+pub(crate) async fn restore(world: &World, name: &str, spec: Value) -> RestoreStatus {
     world.create::<Restore>(json!({"metadata": {"name": name}, "spec": spec})).await;
     world.until::<Restore>(name, is_over).await.status.unwrap()
 }
 
-async fn list_of(store: &BackupStore, name: &str) -> ResourceList {
+pub(crate) async fn list_of(store: &BackupStore, name: &str) -> ResourceList {
     let name = RestoreName::new(name).unwrap();
     store.get_of_restore(&name).await.unwrap().expect("there is a list")
 }
 
-async fn results_of(store: &BackupStore, name: &str) -> Results {
+pub(crate) async fn results_of(store: &BackupStore, name: &str) -> Results {
     let name = RestoreName::new(name).unwrap();
     store.get_of_restore(&name).await.unwrap().expect("there are results")
 }

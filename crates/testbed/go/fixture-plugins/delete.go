@@ -2,8 +2,6 @@ package main
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 
 	"github.com/sirupsen/logrus"
 	"github.com/vmware-tanzu/velero/pkg/plugin/velero"
@@ -26,15 +24,5 @@ func (a *deleteAction) Execute(input *velero.DeleteItemActionExecuteInput) error
 		return err
 	}
 	kind := input.Item.GetObjectKind().GroupVersionKind().Kind
-	if err := os.MkdirAll(stateFolder(), 0o777); err != nil {
-		return err
-	}
-	// Lines that are appended whole do not mix, whoever else appends.
-	file, err := os.OpenFile(filepath.Join(stateFolder(), "deleted"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o666)
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	_, err = fmt.Fprintf(file, "%s/%s/%s\n", kind, object.GetNamespace(), object.GetName())
-	return err
+	return note("deleted", fmt.Sprintf("%s/%s/%s", kind, object.GetNamespace(), object.GetName()))
 }

@@ -246,6 +246,21 @@ func cancelMark(id string) string {
 	return filepath.Join(stateFolder(), "cancelled-"+strings.ReplaceAll(id, "/", "_"))
 }
 
+// note appends a line to a file of the state folder. Lines that are appended whole do not mix, whoever
+// else appends.
+func note(name, line string) error {
+	if err := os.MkdirAll(stateFolder(), 0o777); err != nil {
+		return err
+	}
+	file, err := os.OpenFile(filepath.Join(stateFolder(), name), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o666)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	_, err = file.WriteString(line + "\n")
+	return err
+}
+
 func stateFolder() string {
 	if folder := os.Getenv("FIXTURE_STATE_DIR"); folder != "" {
 		return folder

@@ -5,6 +5,9 @@
 package main
 
 import (
+	"cmp"
+	"os"
+
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/pflag"
 	"github.com/vmware-tanzu/velero/pkg/plugin/framework"
@@ -12,8 +15,9 @@ import (
 	"github.com/vmware-tanzu/velero/pkg/plugin/velero"
 )
 
-// domain is the prefix of all names and annotations.
-const domain = "fixture.bowline.io/"
+// domain is the prefix of all names and annotations. Two sets of these plugins can take part in one
+// run if they have different ones.
+var domain = cmp.Or(os.Getenv("FIXTURE_DOMAIN"), "fixture.bowline.io") + "/"
 
 // pods is the simple selector; elaborate has a value in every field, so that none can get lost on
 // its way to the host unnoticed.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -66,29 +67,77 @@ func (a *restoreActionV2) Cancel(operationID string, _ *api.Restore) error {
 	return cancel(operationID)
 }
 
-func (a *restoreActionV2) AreAdditionalItemsReady(_ []velero.ResourceIdentifier, restore *api.Restore) (bool, error) {
-	after, given := restore.Annotations[domain+"ready-after-ms"]
-	if !given {
+// AreAdditionalItemsReady does as the Restore says, and leaves a line for every question that it says
+// something of.
+func (a *restoreActionV2) AreAdditionalItemsReady(items []velero.ResourceIdentifier, restore *api.Restore) (bool, error) {
+	about, order := orderFor(items, restore.Annotations[domain+"ready-after-ms"])
+	if order == "" {
 		return true, nil
 	}
-	if after == "never" {
-		return false, nil
-	}
-	wait, err := strconv.ParseUint(after, 10, 63)
-	if err != nil {
-		return false, fmt.Errorf("not a number of milliseconds: %q", after)
-	}
 	now := time.Now().UnixMilli()
-	first, err := a.firstAsked(restore.Name, now)
-	return now-first >= int64(wait), err
+	answer := order
+	switch order {
+	case "die", "hang", "error":
+	case "never":
+		answer = "no"
+	default:
+		wait, err := strconv.ParseUint(order, 10, 63)
+		if err != nil {
+			return false, fmt.Errorf("not a number of milliseconds: %q", order)
+		}
+		first, err := a.firstAsked(restore.Name+about, now)
+		if err != nil {
+			return false, err
+		}
+		answer = "no"
+		if now-first >= int64(wait) {
+			answer = "yes"
+		}
+	}
+	var asked []string
+	for _, item := range items {
+		asked = append(asked, fmt.Sprintf("%s/%s/%s", item.GroupResource, item.Namespace, item.Name))
+	}
+	line := fmt.Sprintf("%d %s %s %s", now, restore.Name, answer, strings.Join(asked, ","))
+	if err := note("questions", line); err != nil {
+		return false, err
+	}
+	switch answer {
+	case "die":
+		os.Exit(3)
+	case "hang":
+		hang()
+	case "error":
+		return false, errors.New("fixture cannot say")
+	}
+	return answer == "yes", nil
 }
 
-// firstAsked is when the first question for a Restore came, in Unix milliseconds. A file holds it,
-// since the process may be another one at the next question.
-func (a *restoreActionV2) firstAsked(restore string, now int64) (int64, error) {
+// orderFor is what a Restore says of a question: of one of the items in it, else of all. Beside it
+// stands a name for the former, so that each has a time of its first question.
+func orderFor(items []velero.ResourceIdentifier, orders string) (string, string) {
+	forAll := ""
+	for _, text := range list(orders) {
+		name, order, isOfOne := strings.Cut(text, "=")
+		if !isOfOne {
+			forAll = text
+			continue
+		}
+		for _, item := range items {
+			if item.Name == name {
+				return "-" + name, order
+			}
+		}
+	}
+	return "", forAll
+}
+
+// firstAsked is when the first question for a Restore, or for one item in it, came, in Unix
+// milliseconds. A file holds it, since the process may be another one at the next question.
+func (a *restoreActionV2) firstAsked(about string, now int64) (int64, error) {
 	a.asking.Lock()
 	defer a.asking.Unlock()
-	path := filepath.Join(stateFolder(), "asked-"+restore)
+	path := filepath.Join(stateFolder(), "asked-"+about)
 	text, err := os.ReadFile(path)
 	if err == nil {
 		return strconv.ParseInt(string(text), 10, 64)

@@ -18,9 +18,9 @@ use tokio::time::Instant;
 use super::sample;
 use crate::output;
 
-/// The name of the location, of its folder and of the backup.
-const NAME: &str = "demo";
-/// How long the server, the location and the backup may take.
+/// The name of the location, of its folder, of the backup and of the restore.
+pub(super) const NAME: &str = "demo";
+/// How long the server, the location, the backup and the restore may take.
 const LIMIT: Duration = Duration::from_mins(2);
 
 /// A server for the demo. Dropping it ends it.
@@ -106,7 +106,7 @@ impl Server {
     }
 
     /// Waits until the object called like everything here is as it should be.
-    async fn until<K>(
+    pub(super) async fn until<K>(
         &self,
         client: &Client,
         what: &str,

@@ -1,11 +1,13 @@
 //! The application that the demo is about.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use bowline_testbed::apply::apply;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::ListParams;
+use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams};
+use kube::core::{GroupVersionKind, TypeMeta};
 use kube::{Api, Client};
 use serde_json::Value;
 use tokio::time::Instant;
@@ -21,12 +23,39 @@ pub(super) const NAMESPACES: [&str; 2] = ["shop", "shop-data"];
 const PODS: usize = 4;
 
 const RUN_LIMIT: Duration = Duration::from_mins(1);
+const END_LIMIT: Duration = Duration::from_mins(2);
+
+/// What an object is called. Sorted as tables show them.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Id {
+    /// Empty for what lives in none.
+    pub(super) namespace: String,
+    pub(super) kind: String,
+    pub(super) name: String,
+}
+
+/// Objects as the API server shows them.
+pub(super) type Objects = BTreeMap<Id, Value>;
+
+impl Id {
+    pub(super) fn of(object: &Value) -> Self {
+        let field = |pointer| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+        let [namespace, kind, name] =
+            ["/metadata/namespace", "/kind", "/metadata/name"].map(|at| field(at).to_owned());
+        Self { namespace, kind, name }
+    }
+}
 
 /// Creates the application and waits until its pods run.
 pub(super) async fn create(client: &Client) -> anyhow::Result<()> {
     for object in objects()? {
         apply(client, object).await?;
     }
+    until_it_runs(client).await
+}
+
+/// Waits until the pods of the application run.
+pub(super) async fn until_it_runs(client: &Client) -> anyhow::Result<()> {
     let deadline = Instant::now() + RUN_LIMIT;
     loop {
         let running = running_pods(client).await?;
@@ -42,33 +71,89 @@ pub(super) async fn create(client: &Client) -> anyhow::Result<()> {
 
 /// A table of what is there.
 pub(super) async fn show(client: &Client) -> anyhow::Result<String> {
-    let mut rows = Vec::new();
-    for object in objects()? {
-        let field = |pointer| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
-        rows.push(
-            [field("/metadata/namespace"), field("/kind"), field("/metadata/name")]
-                .map(str::to_owned),
-        );
-    }
-    rows.sort();
+    let mut ids: Vec<Id> = objects()?.iter().map(Id::of).collect();
+    ids.sort();
+    let rows = ids.into_iter().map(|id| [id.namespace, id.kind, id.name]).collect();
     let table = output::table(["NAMESPACE", "KIND", "NAME"], rows);
     let running = running_pods(client).await?;
     Ok(format!("\nThe sample application, with {running} pods running:\n\n{table}"))
+}
+
+/// Reads what there is of the application: the objects that it was created from, and its pods.
+pub(super) async fn read(client: &Client) -> anyhow::Result<Objects> {
+    let mut found = Vec::new();
+    for object in objects()? {
+        let Id { kind, name, .. } = Id::of(&object);
+        match api_of(client, &object)?.get(&name).await {
+            Ok(object) => found.push(serde_json::to_value(object)?),
+            // The object is not there, or not even its kind.
+            Err(kube::Error::Api(status)) if status.code == 404 => {}
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot read {kind} {name}"));
+            }
+        }
+    }
+    for pod in pods(client).await? {
+        found.push(serde_json::to_value(pod)?);
+    }
+    Ok(found.into_iter().map(|object| (Id::of(&object), object)).collect())
+}
+
+/// Deletes the application, and waits until nothing of it is left.
+pub(super) async fn destroy(client: &Client) -> anyhow::Result<()> {
+    // With its namespace goes all that lives in it.
+    for object in objects()?.iter().filter(|object| Id::of(object).namespace.is_empty()) {
+        let Id { kind, name, .. } = Id::of(object);
+        let deleted = api_of(client, object)?.delete(&name, &DeleteParams::background()).await;
+        deleted.with_context(|| format!("cannot delete {kind} {name}"))?;
+    }
+    let deadline = Instant::now() + END_LIMIT;
+    loop {
+        let left = read(client).await?;
+        let Some(first) = left.keys().next() else { return Ok(()) };
+        if Instant::now() >= deadline {
+            bail!(
+                "{} objects of the sample application are still there after {} s, among them {} {}",
+                left.len(),
+                END_LIMIT.as_secs(),
+                first.kind,
+                first.name
+            );
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
 }
 
 fn objects() -> anyhow::Result<Vec<Value>> {
     serde_saphyr::from_multiple(MANIFESTS).context("cannot read the sample application")
 }
 
-async fn running_pods(client: &Client) -> anyhow::Result<usize> {
-    let mut running = 0;
+/// Where an object of the application is read and written. It asks nobody, since the kind may be gone
+/// with its definition.
+fn api_of(client: &Client, object: &Value) -> anyhow::Result<Api<DynamicObject>> {
+    let types: TypeMeta = serde_json::from_value(object.clone())?;
+    let resource = ApiResource::from_gvk(&GroupVersionKind::try_from(&types)?);
+    let namespace = Id::of(object).namespace;
+    Ok(if namespace.is_empty() {
+        Api::all_with(client.clone(), &resource)
+    } else {
+        Api::namespaced_with(client.clone(), &namespace, &resource)
+    })
+}
+
+async fn pods(client: &Client) -> anyhow::Result<Vec<Pod>> {
+    let mut found = Vec::new();
     for namespace in NAMESPACES {
         let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
         let list = pods.list(&ListParams::default()).await.context("cannot list pods")?;
-        let runs = |pod: &&Pod| {
-            pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running")
-        };
-        running += list.iter().filter(runs).count();
+        found.extend(list.items);
     }
-    Ok(running)
+    Ok(found)
+}
+
+async fn running_pods(client: &Client) -> anyhow::Result<usize> {
+    let runs = |pod: &&Pod| {
+        pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running")
+    };
+    Ok(pods(client).await?.iter().filter(runs).count())
 }

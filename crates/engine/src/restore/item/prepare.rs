@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bowline_api::annotation;
 use bowline_plugin::{
-    Item, OperationId, ResourceIdentifier, RestoreItemAction, RestoreOutput, Wait,
+    Class, Item, OperationId, ResourceIdentifier, RestoreItemAction, RestoreOutput, Wait,
 };
 use jiff::Timestamp;
 use serde_json::Value;
@@ -29,6 +29,10 @@ use crate::selection;
 
 /// How often an action is asked whether what it added is ready.
 const READY_PAUSE: Duration = Duration::from_secs(1);
+/// How long an answer may take at least. The last question comes at the deadline.
+const READY_ANSWER: Duration = Duration::from_secs(1);
+/// After how many errors in a row an action is not asked any more.
+const READY_ERRORS: usize = 3;
 
 /// What an item of the archive turns out to be.
 pub(in crate::restore) enum Found {
@@ -153,6 +157,11 @@ impl Working<'_> {
         let block = notes.begin(intents).await?;
         let acted = self.act(object, value).await;
         let operations = self.operations();
+        if acted.is_err() && context.has_stopped() {
+            // It was broken off, so that nothing came of it yet.
+            self.hand_over();
+            return acted;
+        }
         notes.end(block, id, &acted, &operations, &self.report, &context.request).await;
         self.hand_over();
         acted
@@ -188,7 +197,7 @@ impl Working<'_> {
             item = changed;
             let restored = self.visit_additional(additional_items, must_be_included).await;
             if let Some(wait) = wait {
-                self.wait_until_ready(action, &restored, wait).await;
+                self.wait_until_ready(action, &restored, wait).await?;
             }
         }
         let mut value: Value =
@@ -201,7 +210,8 @@ impl Working<'_> {
         Ok(Acted::Changed(value))
     }
 
-    /// Visits what an action added. Returns those that are in the backup.
+    /// Visits what an action added. Returns those that are in the cluster then, by the names that the
+    /// action knows: those of the backup.
     async fn visit_additional(
         &self,
         items: Vec<ResourceIdentifier>,
@@ -217,50 +227,78 @@ impl Working<'_> {
             }
             let why = Why::NeededBy { parent: id, must_be_included };
             context.visitor.visit(context, world, additional.clone(), why).await;
-            // Actions know items by where they are now.
-            let target = context.request.target(&additional.namespace).to_owned();
-            restored.push(ResourceIdentifier { namespace: target, ..additional });
+            if context.once.exists(&additional) {
+                restored.push(additional);
+            }
         }
         restored
     }
 
-    /// Waits until an action calls what it added ready. If it never does, the item is restored all
-    /// the same.
+    /// Waits until an action calls what it added ready. If it never does, that is told, and the item
+    /// is restored all the same. If the restore is stopped meanwhile the item is not: the next attempt
+    /// would take it for done.
     async fn wait_until_ready(
         &self,
         action: &selection::Action<dyn RestoreItemAction>,
         items: &[ResourceIdentifier],
         wait: Wait,
-    ) {
+    ) -> Result<(), String> {
         let Self { context, id, .. } = *self;
+        let name = &action.name;
         let limit = wait.timeout.unwrap_or(context.options.resource_timeout);
-        let deadline = Instant::now() + limit;
+        let outcome = tokio::select! {
+            outcome = self.ask_until_ready(action, items, Instant::now() + limit) => outcome,
+            () = context.stop.cancelled() => {
+                return Err(format!("stopped while what the action {name} added was not ready"));
+            }
+        };
+        let why = match outcome {
+            Asked::Ready => return Ok(()),
+            Asked::TooLong => {
+                let limit = limit.as_secs_f64();
+                format!("what the action {name} added was not ready within {limit} s")
+            }
+            Asked::Failed(error) => {
+                format!("the action {name} cannot say whether what it added is ready: {error}")
+            }
+        };
+        self.report.error(id, format!("{why}; the item is restored all the same"));
+        Ok(())
+    }
+
+    /// Asks an action until it calls what it added ready. A question is harmless, so that one that
+    /// failed is asked again: the plugin may have died of the question for another item.
+    async fn ask_until_ready(
+        &self,
+        action: &selection::Action<dyn RestoreItemAction>,
+        items: &[ResourceIdentifier],
+        deadline: Instant,
+    ) -> Asked {
+        let restore = &self.context.request.restore;
+        let mut errors = 0;
         loop {
-            let asked = action.plugin.are_additional_items_ready(items, &context.request.restore);
-            match tokio::time::timeout_at(deadline, asked).await {
-                Ok(Ok(true)) => return,
+            let asked = action.plugin.are_additional_items_ready(items, restore);
+            let answer_by = deadline.max(Instant::now() + READY_ANSWER);
+            let mut failed = None;
+            match tokio::time::timeout_at(answer_by, asked).await {
+                Ok(Ok(true)) => return Asked::Ready,
+                Ok(Ok(false)) => errors = 0,
                 Ok(Err(error)) => {
-                    let text = format!(
-                        "the action {} cannot say whether what it added is ready: {error}",
-                        action.name
-                    );
-                    self.report.error(id, text);
-                    return;
+                    errors += 1;
+                    let is_hopeless =
+                        matches!(error.class(), Class::Permanent | Class::Unimplemented);
+                    if is_hopeless || errors == READY_ERRORS {
+                        return Asked::Failed(error);
+                    }
+                    failed = Some(error);
                 }
-                // Not yet, or no answer in time.
-                Ok(Ok(false)) | Err(_) => {}
+                Err(_) => {}
             }
-            if Instant::now() + READY_PAUSE >= deadline || context.stop.is_cancelled() {
-                let text = format!(
-                    "what the action {} added was not ready within {} s; the item was restored all \
-                     the same",
-                    action.name,
-                    limit.as_secs_f64()
-                );
-                self.report.error(id, text);
-                return;
+            let now = Instant::now();
+            if now >= deadline {
+                return failed.map_or(Asked::TooLong, Asked::Failed);
             }
-            tokio::time::sleep(READY_PAUSE).await;
+            tokio::time::sleep_until(deadline.min(now + READY_PAUSE)).await;
         }
     }
 
@@ -302,6 +340,13 @@ impl Working<'_> {
             Operation::begun(Kind::ItemRestore, plugin, id.clone(), operation, now, timeout);
         self.begin_operation(begun);
     }
+}
+
+/// What came of the questions whether something is ready.
+enum Asked {
+    Ready,
+    TooLong,
+    Failed(bowline_plugin::Error),
 }
 
 /// Whether an action wants what it adds to be restored whatever the filters say.

@@ -44,6 +44,18 @@ fn pods() -> GroupResource {
     GroupResource::new("", "pods")
 }
 
+fn pod_resource() -> Arc<Resource> {
+    Arc::new(Resource {
+        id: pods(),
+        version: "v1".into(),
+        kind: "Pod".into(),
+        singular: "pod".into(),
+        short_names: Vec::new(),
+        is_namespaced: true,
+        verbs: Vec::new(),
+    })
+}
+
 fn pod(name: &str) -> Vec<u8> {
     format!(r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"name":"{name}","namespace":"a"}}}}"#)
         .into_bytes()
@@ -137,18 +149,53 @@ fn hostile_entries_are_refused_and_the_rest_is_read() {
     let contents = unpacked(&archive, Limits { entry: 2000, ..Limits::default() }).unwrap();
     assert_eq!(contents.refusals.len(), 7, "{:#?}", contents.refusals);
     assert_eq!(contents.read(&pods(), None, "a", "x").unwrap().json().to_vec(), pod("x"));
-    let resource = Arc::new(Resource {
-        id: pods(),
-        version: "v1".into(),
-        kind: "Pod".into(),
-        singular: "pod".into(),
-        short_names: Vec::new(),
-        is_namespaced: true,
-        verbs: Vec::new(),
-    });
+    let resource = pod_resource();
     assert!(contents.object(&resource, None, "a", "x").is_ok());
     assert!(matches!(contents.object(&resource, None, "a", "bad"), Err(ReadError::Object(_))));
     assert!(matches!(contents.object(&resource, None, "a", "liar"), Err(ReadError::Lies(_))));
+}
+
+#[test]
+fn an_object_of_another_kind_than_its_folder_is_a_liar() {
+    let fields = r#""metadata":{"name":"x","namespace":"a"}"#;
+    for (kind, api_version, is_true) in [
+        ("Pod", "v1", true),
+        // Old archives do not tell the version.
+        ("Pod", "v9", true),
+        ("Secret", "v1", false),
+        ("Pod", "example.io/v1", false),
+    ] {
+        let object = format!(r#"{{"apiVersion":"{api_version}","kind":"{kind}",{fields}}}"#);
+        let path = "resources/pods/namespaces/a/x.json";
+        let archive = gzip(&tar(&[(path, FILE, object.as_bytes())]));
+        let contents = unpacked(&archive, Limits::default()).unwrap();
+        let read = contents.object(&pod_resource(), None, "a", "x");
+        assert_eq!(read.is_ok(), is_true, "{object}");
+        assert!(is_true || matches!(read, Err(ReadError::Lies(_))), "{object}");
+    }
+}
+
+#[test]
+fn names_are_text_and_no_longer_than_a_path_can_be() {
+    let mut latin = tar(&[("resources/pods/namespaces/a/u.json", FILE, &pod("u"))]);
+    latin[28] = 0xfc;
+    // With the sum of the header as it is now.
+    let sum: u32 = latin[..148].iter().chain(&latin[156..512]).map(|&byte| u32::from(byte)).sum();
+    latin[148..156].copy_from_slice(format!("{:06o}\0 ", sum + 8 * 32).as_bytes());
+    let contents = unpacked(&gzip(&latin), Limits::default()).unwrap();
+    assert_eq!(contents.kinds().count(), 0);
+    assert!(contents.refusals[0].contains("it is no text"), "{:?}", contents.refusals);
+
+    let mut builder = tar::Builder::new(Vec::new());
+    let mut header = tar::Header::new_gnu();
+    header.set_size(0);
+    let name = "x".repeat(5000);
+    let path = format!("resources/pods/namespaces/a/{name}.json");
+    builder.append_data(&mut header, path, &[][..]).unwrap();
+    let contents = unpacked(&gzip(&builder.into_inner().unwrap()), Limits::default()).unwrap();
+    assert_eq!(contents.kinds().count(), 0);
+    let refusal = &contents.refusals[0];
+    assert!(refusal.contains("it is too long") && refusal.len() < 400, "{refusal}");
 }
 
 #[test]
@@ -169,25 +216,150 @@ fn of_a_broken_archive_what_comes_before_the_break_is_read() {
     let kept = cut.kind(&pods()).unwrap().len();
     assert!((10..40).contains(&kept), "{kept}");
     assert!(cut.refusals.last().unwrap().contains("breaks off"), "{:?}", cut.refusals);
-    let nonsense = unpacked(b"this is no archive at all", Limits::default()).unwrap();
-    assert_eq!(nonsense.kinds().count(), 0);
-    assert!(nonsense.refusals[0].contains("breaks off"), "{:?}", nonsense.refusals);
+    for nonsense in [&b"this is no archive at all"[..], b"", &gzip(b"nor is this"), &gzip(b"")] {
+        let nonsense = unpacked(nonsense, Limits::default()).unwrap();
+        assert_eq!(nonsense.kinds().count(), 0);
+        assert!(nonsense.broken.is_some());
+        assert!(nonsense.refusals[0].contains("breaks off"), "{:?}", nonsense.refusals);
+    }
+}
+
+/// An archive with a pod in it, not compressed.
+fn one_pod() -> Vec<u8> {
+    tar(&[("resources/pods/namespaces/a/x.json", FILE, &pod("x"))])
+}
+
+/// What is wrong with an archive of which the pod can be read.
+fn complaint(archive: &[u8]) -> Option<String> {
+    let contents = unpacked(archive, Limits::default()).unwrap();
+    assert_eq!(contents.read(&pods(), None, "a", "x").unwrap().json().to_vec(), pod("x"));
+    assert!(contents.refusals.len() < 2, "{:?}", contents.refusals);
+    assert!(contents.broken.is_none() || contents.broken.as_ref() == contents.refusals.last());
+    contents.broken
+}
+
+#[test]
+fn an_archive_is_read_to_its_very_end() {
+    let whole = gzip(&one_pod());
+    assert_eq!(complaint(&whole), None);
+    for missing in 1..=8 {
+        let cut = complaint(&whole[..whole.len() - missing]).expect("it is noticed");
+        assert!(cut.contains("breaks off at its end"), "{missing}: {cut}");
+    }
+    // The checksum is in the last eight bytes, and after it the length.
+    for place in [8, 1] {
+        let mut wrong = whole.clone();
+        let at = wrong.len() - place;
+        wrong[at] ^= 1;
+        let wrong = complaint(&wrong).expect("it is noticed");
+        assert!(wrong.contains("breaks off at its end"), "{place}: {wrong}");
+    }
+}
+
+#[test]
+fn an_archive_in_several_pieces_is_read_to_the_end_of_the_last() {
+    let tar = one_pod();
+    let (head, tail) = tar.split_at(1024);
+    let (first, second) = (gzip(head), gzip(tail));
+    let whole = [&first[..], &second].concat();
+    assert_eq!(complaint(&whole), None);
+    // The piece that holds the end of the archive is missing, or what it has behind its content.
+    let cut = complaint(&first).expect("it is noticed");
+    assert!(cut.contains("its end is missing"), "{cut}");
+    for missing in [1, 8] {
+        let cut = complaint(&whole[..whole.len() - missing]).expect("it is noticed");
+        assert!(cut.contains("breaks off at its end"), "{missing}: {cut}");
+    }
+    let third = gzip(&[0; 9000]);
+    let padded = [&whole[..], &third].concat();
+    assert_eq!(complaint(&padded), None);
+    let cut = complaint(&padded[..padded.len() - 3]).expect("it is noticed");
+    assert!(cut.contains("breaks off at its end"), "{cut}");
+    let wrong = complaint(&[&whole[..], b"nonsense"].concat()).expect("it is noticed");
+    assert!(wrong.contains("breaks off at its end"), "{wrong}");
+}
+
+#[test]
+fn what_comes_after_the_end_of_an_archive_is_not_read_but_told() {
+    let glued = gzip(&[one_pod(), one_pod()].concat());
+    let contents = unpacked(&glued, Limits::default()).unwrap();
+    assert_eq!(contents.kind(&pods()).unwrap().len(), 1);
+    assert_eq!(contents.refusals, ["there is something behind the end of the archive"]);
+    assert_eq!(contents.broken, None);
+}
+
+#[test]
+fn an_entry_that_is_shorter_than_it_says_is_not_kept() {
+    let mut tar = one_pod();
+    tar.truncate(512 + pod("x").len() - 1);
+    let contents = unpacked(&gzip(&tar), Limits::default()).unwrap();
+    assert!(contents.read(&pods(), None, "a", "x").is_err());
+    assert!(contents.broken.unwrap().contains("breaks off in"));
+}
+
+#[test]
+fn what_the_bucket_does_not_give_is_no_fault_of_the_archive() {
+    struct Breaks<'a>(&'a [u8]);
+    impl Read for Breaks<'_> {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            match self.0.read(buffer)? {
+                0 => Err(io::Error::other("connection reset")),
+                count => Ok(count),
+            }
+        }
+    }
+    let archive = gzip(&one_pod());
+    for length in [0, 5, archive.len() / 2, archive.len() - 3] {
+        let broken = Breaks(&archive[..length]);
+        let error = unpack(broken, &std::env::temp_dir(), Limits::default()).unwrap_err();
+        assert!(matches!(&error, UnpackError::Source(_)), "{length}: {error}");
+        assert!(error.to_string().contains("connection reset"), "{error}");
+    }
 }
 
 #[test]
 fn what_expands_without_end_is_refused() {
-    let entry = vec![b' '; 4 << 20];
+    let entry = vec![b' '; 8 << 10];
     let paths: Vec<String> =
         (0..40).map(|n| format!("resources/pods/namespaces/a/p{n}.json")).collect();
     let entries: Vec<_> = paths.iter().map(|path| (path.as_str(), FILE, &entry[..])).collect();
     let archive = gzip(&tar(&entries));
-    let limits = Limits { ratio: 100, ..Limits::default() };
-    let error = unpacked(&archive, limits).unwrap_err();
-    assert!(error.to_string().contains("100 times"), "{error}");
-    let error = unpacked(&archive, Limits { total: 10 << 20, ..Limits::default() }).unwrap_err();
-    assert!(error.to_string().contains("more than 10485760 bytes"), "{error}");
+    let free = 1 << 17;
+    let error = unpacked(&archive, Limits { free, ratio: 20, ..Limits::default() }).unwrap_err();
+    assert!(error.to_string().contains("20 times"), "{error}");
+    let error = unpacked(&archive, Limits { total: free, ..Limits::default() }).unwrap_err();
+    assert!(error.to_string().contains("more than 131072 bytes"), "{error}");
     let error = unpacked(&archive, Limits { entries: 3, ..Limits::default() }).unwrap_err();
     assert!(error.to_string().contains("more than 3 entries"), "{error}");
+    assert!(unpacked(&archive, Limits { ratio: 20, ..Limits::default() }).is_ok(), "it is small");
+}
+
+#[test]
+fn what_is_not_kept_counts_as_well() {
+    let limits = Limits { free: 1 << 16, ratio: 20, entry: 1 << 16, ..Limits::default() };
+    let bomb = vec![b' '; 1 << 18];
+    let small = "resources/pods/namespaces/a/x.json";
+    // A path that is refused, an entry that is too large, and a folder with content.
+    for (path, kind) in [("elsewhere", FILE), (small, FILE), ("dir", tar::EntryType::Directory)] {
+        let archive = gzip(&tar(&[(path, kind, &bomb), (small, FILE, b"{}")]));
+        let error = unpacked(&archive, limits).unwrap_err();
+        assert!(error.to_string().contains("20 times"), "{path}: {error}");
+    }
+    // And what comes after the end.
+    let error = unpacked(&gzip(&[one_pod(), vec![0; 1 << 18]].concat()), limits).unwrap_err();
+    assert!(error.to_string().contains("20 times"), "{error}");
+}
+
+#[test]
+fn headers_are_not_read_into_memory_without_end() {
+    let long = vec![b'x'; (1 << 20) + 4096];
+    let x = "resources/pods/namespaces/a/x.json";
+    for kind in [tar::EntryType::GNULongName, tar::EntryType::GNULongLink, tar::EntryType::XHeader]
+    {
+        let entries = [(x, FILE, &pod("x")[..]), ("long", kind, &long), (x, FILE, &pod("x"))];
+        let broken = complaint(&gzip(&tar(&entries))).expect("it is noticed");
+        assert!(broken.contains("its headers are longer than"), "{broken}");
+    }
 }
 
 #[test]

@@ -1,0 +1,180 @@
+//! What is in an archive, as requests that create it.
+//!
+//! Enough of a restore to know how fast one can be: what belonged to the former life of an object
+//! goes, and nothing is looked up, chosen or compared.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
+
+use anyhow::Context as _;
+use flate2::read::MultiGzDecoder;
+use serde_json::Value;
+
+/// What no restore brings back.
+const NEVER: [&str; 5] = [
+    "nodes",
+    "events",
+    "events.events.k8s.io",
+    "csinodes.storage.k8s.io",
+    "volumeattachments.storage.k8s.io",
+];
+
+/// Of an object's metadata, what is its own and not its cluster's.
+const OWN: [&str; 5] = ["name", "namespace", "labels", "annotations", "finalizers"];
+
+/// What ties the selector and the pods of a Job to its former self.
+const CONTROLLER_UID: [&str; 2] = ["controller-uid", "batch.kubernetes.io/controller-uid"];
+
+/// The largest object that is read.
+const OBJECT_MAX: u64 = 16 << 20;
+
+/// A request that creates an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Post {
+    pub(crate) path: String,
+    pub(crate) body: Vec<u8>,
+}
+
+/// All that an archive holds, in the order in which it must be created.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Posts {
+    pub(crate) definitions: Vec<Post>,
+    pub(crate) namespaces: Vec<Post>,
+    pub(crate) others: Vec<Post>,
+}
+
+/// Reads an archive.
+pub(crate) fn read(tarball: &Path) -> anyhow::Result<Posts> {
+    let file = File::open(tarball).context("cannot open the archive")?;
+    let mut tar = tar::Archive::new(MultiGzDecoder::new(std::io::BufReader::new(file)));
+    let mut posts = Posts::default();
+    for entry in tar.entries().context("cannot read the archive")? {
+        let entry = entry.context("cannot read the archive")?;
+        let path = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
+        let Some((resource, namespace)) = place(&path) else { continue };
+        let mut json = Vec::new();
+        entry.take(OBJECT_MAX).read_to_end(&mut json).context("cannot read the archive")?;
+        let object = serde_json::from_slice(&json).with_context(|| format!("in {path}"))?;
+        let post = post(resource, namespace, object).with_context(|| format!("in {path}"))?;
+        match resource {
+            "customresourcedefinitions.apiextensions.k8s.io" => posts.definitions.push(post),
+            "namespaces" => posts.namespaces.push(post),
+            _ => posts.others.push(post),
+        }
+    }
+    Ok(posts)
+}
+
+/// The resource and namespace of an item that a restore brings back, from its path. What has a folder
+/// for its version is in the archive a second time without.
+fn place(path: &str) -> Option<(&str, Option<&str>)> {
+    let parts: Vec<&str> = path.split('/').collect();
+    let (resource, namespace) = match parts[..] {
+        ["resources", resource, "cluster", _] => (resource, None),
+        ["resources", resource, "namespaces", namespace, _] => (resource, Some(namespace)),
+        _ => return None,
+    };
+    (!NEVER.contains(&resource)).then_some((resource, namespace))
+}
+
+fn post(resource: &str, namespace: Option<&str>, mut object: Value) -> anyhow::Result<Post> {
+    let api = object["apiVersion"].as_str().context("an object has no apiVersion")?;
+    let root = if api.contains('/') { "apis" } else { "api" };
+    let plural = resource.split('.').next().unwrap_or_default();
+    let namespace = namespace.map(|name| format!("namespaces/{name}/")).unwrap_or_default();
+    let path = format!("/{root}/{api}/{namespace}{plural}?fieldManager=bench");
+    renew(resource, &mut object);
+    Ok(Post { path, body: serde_json::to_vec(&object)? })
+}
+
+/// Takes from an object what the API server would refuse, or would not have been given.
+fn renew(resource: &str, object: &mut Value) {
+    if let Some(fields) = object.as_object_mut() {
+        fields.remove("status");
+    }
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.retain(|field, _| OWN.contains(&field.as_str()));
+    }
+    match resource {
+        "services" => {
+            if let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut)
+                && spec.get("clusterIP").is_none_or(|address| address != "None")
+            {
+                spec.remove("clusterIP");
+                spec.remove("clusterIPs");
+            }
+        }
+        "jobs.batch" => {
+            for labels in ["/spec/selector/matchLabels", "/spec/template/metadata/labels"] {
+                if let Some(labels) = object.pointer_mut(labels).and_then(Value::as_object_mut) {
+                    labels.retain(|label, _| !CONTROLLER_UID.contains(&label.as_str()));
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn an_item_is_taken_once_and_only_if_a_restore_would() {
+        assert_eq!(place("resources/pods/namespaces/a/b.json"), Some(("pods", Some("a"))));
+        assert_eq!(place("resources/namespaces/cluster/a.json"), Some(("namespaces", None)));
+        for path in [
+            "metadata/version",
+            "resources/pods/v1-preferredversion/namespaces/a/b.json",
+            "resources/namespaces/v1-preferredversion/cluster/a.json",
+            "resources/events/namespaces/a/b.json",
+            "resources/nodes/cluster/a.json",
+        ] {
+            assert_eq!(place(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn an_object_is_posted_where_its_kind_lives_without_its_former_life() {
+        let job = json!({
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {"name": "j", "uid": "1", "managedFields": [], "labels": {"a": "b"}},
+            "spec": {
+                "selector": {"matchLabels": {"batch.kubernetes.io/controller-uid": "1"}},
+                "template": {"metadata": {"labels": {"controller-uid": "1", "x": "y"}}},
+            },
+            "status": {"active": 1},
+        });
+        let made = post("jobs.batch", Some("n"), job).unwrap();
+        assert_eq!(made.path, "/apis/batch/v1/namespaces/n/jobs?fieldManager=bench");
+        let expected = json!({
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {"name": "j", "labels": {"a": "b"}},
+            "spec": {
+                "selector": {"matchLabels": {}},
+                "template": {"metadata": {"labels": {"x": "y"}}},
+            },
+        });
+        assert_eq!(serde_json::from_slice::<Value>(&made.body).unwrap(), expected);
+        let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {}});
+        let made = post("clusterroles.rbac.authorization.k8s.io", None, role).unwrap();
+        let path = "/apis/rbac.authorization.k8s.io/v1/clusterroles?fieldManager=bench";
+        assert_eq!(made.path, path);
+    }
+
+    #[test]
+    fn a_service_without_an_address_stays_so_and_another_gets_a_new_one() {
+        for (address, expected) in [
+            (json!("None"), json!({"clusterIP": "None", "clusterIPs": ["None"]})),
+            (json!("10.96.0.7"), json!({})),
+        ] {
+            let mut service = json!({"spec": {"clusterIP": address, "clusterIPs": [address]}});
+            renew("services", &mut service);
+            assert_eq!(service["spec"], expected);
+        }
+    }
+}

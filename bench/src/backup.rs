@@ -1,0 +1,164 @@
+//! Backups of one cluster, round by round, and the listing under them.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use bowline_api::{Backup, BackupPhase, BackupStatus};
+use kube::Api;
+use kube::api::PostParams;
+use serde::Serialize;
+use serde_json::json;
+
+use crate::contender::{Bucket, Contender, LOCATION, Server, told};
+use crate::measure::{self, Watch};
+use crate::raw::{self, Listing};
+use crate::say;
+use crate::stage::Stage;
+
+const LIMIT: Duration = Duration::from_hours(1);
+
+/// What one backup took.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(crate) struct Run {
+    /// From the creation of the Backup to its last phase.
+    pub(crate) wall_s: f64,
+    /// Of the server and its plugins.
+    pub(crate) cpu_s: f64,
+    /// The same, at one time.
+    pub(crate) peak_rss_bytes: u64,
+    /// As the Backup counts them.
+    pub(crate) items: u64,
+    /// Of the tarball.
+    pub(crate) bytes: u64,
+    pub(crate) apiserver_cpu_s: f64,
+}
+
+/// What all backups took, round by round.
+#[derive(Clone, Debug)]
+pub(crate) struct Backups {
+    pub(crate) listings: Vec<Listing>,
+    pub(crate) runs: Vec<(Contender, Vec<Run>)>,
+}
+
+/// Backs the cluster of a stage, in which so many objects were created, up by each contender.
+pub(crate) async fn rounds(
+    stage: &Stage,
+    objects: usize,
+    contenders: &[Contender],
+    rounds: u16,
+) -> anyhow::Result<Backups> {
+    let kinds = raw::archived_kinds(&stage.client).await?;
+    let runs = contenders.iter().map(|contender| (*contender, Vec::new())).collect();
+    let mut backups = Backups { listings: Vec::new(), runs };
+    for round in 1..=rounds {
+        let listing = list(stage, &kinds).await?;
+        say(format_args!("backup, round {round}: raw list {:.2} s", listing.wall_s));
+        backups.listings.push(listing);
+        for (contender, runs) in &mut backups.runs {
+            let name = format!("{}-{round}", contender.name().replace('_', "-"));
+            let server = contender.start(stage, Bucket::Own).await?;
+            let run = take(stage, &server, &name, objects, &[]).await;
+            let run = run.with_context(|| format!("the backup of {} failed", contender.name()))?;
+            say(format_args!("backup, round {round}: {} {:.2} s", contender.name(), run.wall_s));
+            runs.push(run);
+        }
+    }
+    Ok(backups)
+}
+
+async fn list(stage: &Stage, kinds: &[String]) -> anyhow::Result<Listing> {
+    measure::until_quiet().await;
+    let count = raw::count(&stage.client, kinds).await?;
+    let [api_server, ..] = stage.cluster;
+    let watch = Watch::start([api_server]);
+    let (wall, bytes) = raw::list(&stage.client, kinds).await?;
+    let [api_server] = watch.stop()?;
+    let apiserver_cpu_s = api_server.cpu_s;
+    Ok(Listing { wall_s: wall.as_secs_f64(), bytes, count, apiserver_cpu_s })
+}
+
+/// Takes one backup, of all namespaces but some, when everything is quiet.
+pub(crate) async fn take(
+    stage: &Stage,
+    server: &Server,
+    name: &str,
+    objects: usize,
+    excluded_namespaces: &[&str],
+) -> anyhow::Result<Run> {
+    measure::until_quiet().await;
+    let backups: Api<Backup> = Api::namespaced(stage.client.clone(), server.namespace);
+    let backup = serde_json::from_value(json!({
+        "metadata": {"name": name},
+        "spec": {
+            "storageLocation": LOCATION,
+            // Without it Velero leaves most cluster-scoped kinds out.
+            "includeClusterResources": true,
+            "excludedNamespaces": excluded_namespaces,
+        },
+    }))?;
+    let [api_server, ..] = stage.cluster;
+    let watch = Watch::start([server.pid(), api_server]);
+    let started = Instant::now();
+    backups.create(&PostParams::default(), &backup).await.context("cannot create a Backup")?;
+    let ended = |backup: Backup| {
+        backup.status.filter(|status| status.phase.as_ref().is_some_and(BackupPhase::is_terminal))
+    };
+    let status = server.until(&backups, name, LIMIT, ended).await?;
+    let wall_s = started.elapsed().as_secs_f64();
+    let [usage, api_server] = watch.stop()?;
+
+    let items = items_of(&status)?;
+    ensure!(
+        items >= objects as u64,
+        "the backup holds {items} items, of {objects} that were created"
+    );
+    let tarball = server.tarball(name).metadata();
+    Ok(Run {
+        wall_s,
+        cpu_s: usage.cpu_s,
+        peak_rss_bytes: usage.peak_rss_bytes,
+        items,
+        bytes: tarball.context("the backup is Completed and has no tarball")?.len(),
+        apiserver_cpu_s: api_server.cpu_s,
+    })
+}
+
+/// The items of a backup that is complete, or why it is not.
+fn items_of(status: &BackupStatus) -> anyhow::Result<u64> {
+    if status.phase != Some(BackupPhase::Completed) {
+        let phase = status.phase.as_ref().map(ToString::to_string).unwrap_or_default();
+        let counts = [status.errors, status.warnings];
+        bail!(told(&phase, counts, &status.failure_reason, &status.validation_errors));
+    }
+    let items = status.progress.as_ref().map(|progress| progress.items_backed_up);
+    let items = items.context("the backup is Completed and has no progress")?;
+    u64::try_from(items).context("the backup counts less than nothing")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(value: serde_json::Value) -> BackupStatus {
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn only_a_completed_backup_has_items() {
+        let progress = json!({"totalItems": 7, "itemsBackedUp": 7});
+        let completed = status(json!({"phase": "Completed", "progress": progress}));
+        assert_eq!(items_of(&completed).unwrap(), 7);
+
+        let partial =
+            status(json!({"phase": "PartiallyFailed", "errors": 2, "progress": progress}));
+        let text = items_of(&partial).unwrap_err().to_string();
+        assert!(text.contains("PartiallyFailed, with 2 errors"), "{text}");
+
+        let refused =
+            status(json!({"phase": "FailedValidation", "validationErrors": ["no place"]}));
+        let text = items_of(&refused).unwrap_err().to_string();
+        assert!(text.contains("no place"), "{text}");
+
+        assert!(items_of(&status(json!({"phase": "Completed"}))).is_err());
+    }
+}

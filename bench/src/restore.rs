@@ -1,0 +1,244 @@
+//! Restores of the same archives into empty clusters, round by round, and the floor under them.
+//!
+//! Each restore has a new control plane. One that is emptied by deleting everything remembers the
+//! deleted for minutes, in etcd and in its controllers, and the next contender would pay for it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use bowline_api::{Backup, BackupPhase, Restore, RestorePhase, RestoreStatus};
+use bowline_testbed::{S3, velero};
+use kube::Api;
+use kube::api::PostParams;
+use serde::Serialize;
+use serde_json::json;
+
+use crate::contender::{BOWLINE_NAMESPACE, Bucket, Contender, Server, told};
+use crate::create::{self, Creation};
+use crate::fill::Load;
+use crate::measure::{self, Watch};
+use crate::stage::{Meanwhile, Stage};
+use crate::{archive, backup, presence, say};
+
+const LIMIT: Duration = Duration::from_hours(3);
+
+/// How long a server may take to find a backup in its bucket. Velero looks once a minute.
+const SYNC_LIMIT: Duration = Duration::from_mins(5);
+
+/// A backup that is restored.
+#[derive(Clone, Debug)]
+pub(crate) struct Archive {
+    pub(crate) load: Load,
+    /// As the Backup counts them.
+    pub(crate) items: u64,
+    pub(crate) bytes: u64,
+    name: String,
+    tarball: PathBuf,
+}
+
+/// What one restore took.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(crate) struct Restoration {
+    /// From the creation of the Restore to its last phase.
+    pub(crate) wall_s: f64,
+    /// Of the server and its plugins.
+    pub(crate) cpu_s: f64,
+    /// The same, at one time.
+    pub(crate) peak_rss_bytes: u64,
+    /// As the Restore counts them, those that were there included.
+    pub(crate) items: u64,
+    pub(crate) warnings: u64,
+    #[serde(flatten)]
+    pub(crate) meanwhile: Meanwhile,
+}
+
+/// What all restores of an archive took, round by round.
+#[derive(Clone, Debug)]
+pub(crate) struct Restores {
+    pub(crate) archive: Archive,
+    /// In the first round, with each number of connections that was tried.
+    pub(crate) tried: Vec<Creation>,
+    /// With the one that was fastest there.
+    pub(crate) creations: Vec<Creation>,
+    pub(crate) runs: Vec<(Contender, Vec<Restoration>)>,
+}
+
+impl Archive {
+    /// Backs up what a cluster was filled with, into the bucket that all servers look into.
+    pub(crate) async fn take(stage: &Stage, by: Contender, load: Load) -> anyhow::Result<Self> {
+        let name = format!("archive-{}", load.len());
+        let server = by.start(stage, Bucket::Shared).await?;
+        // What servers need for themselves is not for others.
+        let without = [BOWLINE_NAMESPACE, velero::NAMESPACE];
+        let run = backup::take(stage, &server, &name, load.len(), &without).await;
+        let run = run.context("the backup that is to be restored failed")?;
+        let tarball = server.tarball(&name);
+        say(format_args!("{name}: {} items by {}", run.items, by.name()));
+        Ok(Self { load, items: run.items, bytes: run.bytes, name, tarball })
+    }
+}
+
+impl Restores {
+    /// Nothing yet.
+    pub(crate) fn new(archive: Archive, contenders: &[Contender]) -> Self {
+        let runs = contenders.iter().map(|contender| (*contender, Vec::new())).collect();
+        Self { archive, tried: Vec::new(), creations: Vec::new(), runs }
+    }
+
+    /// One more round.
+    pub(crate) async fn round(
+        &mut self,
+        s3: &Arc<S3>,
+        bowline: &std::path::Path,
+        round: u16,
+    ) -> anyhow::Result<()> {
+        let set_up = async || Stage::set_up(s3, bowline).await;
+        let objects = self.archive.load.len();
+        let tell = |name: &str, wall_s: f64| {
+            say(format_args!("restore of {objects}, round {round}: {name} {wall_s:.2} s"));
+        };
+        let tarball = self.archive.tarball.clone();
+        let posts = tokio::task::spawn_blocking(move || archive::read(&tarball)).await??;
+        let connections: &[usize] = match self.creations.first() {
+            Some(creation) => &[creation.in_flight],
+            None => &create::IN_FLIGHT,
+        };
+        let mut creations = Vec::new();
+        for &in_flight in connections {
+            let creation = create::create(&set_up().await?, &posts, in_flight).await?;
+            tell(&format!("raw create, {in_flight} at a time,"), creation.wall_s);
+            creations.push(creation);
+        }
+        drop(posts);
+        if self.tried.is_empty() {
+            self.tried.clone_from(&creations);
+        }
+        self.creations.extend(fastest(&creations));
+        for (contender, runs) in &mut self.runs {
+            let stage = set_up().await?;
+            let server = contender.start(&stage, Bucket::Shared).await?;
+            let run = restore(&stage, &server, &self.archive).await;
+            let run = run.with_context(|| format!("the restore of {} failed", contender.name()))?;
+            tell(contender.name(), run.wall_s);
+            runs.push(run);
+        }
+        Ok(())
+    }
+}
+
+/// The one that took the least.
+fn fastest(creations: &[Creation]) -> Option<Creation> {
+    creations.iter().min_by(|one, other| one.wall_s.total_cmp(&other.wall_s)).copied()
+}
+
+async fn restore(stage: &Stage, server: &Server, archive: &Archive) -> anyhow::Result<Restoration> {
+    let backups: Api<Backup> = Api::namespaced(stage.client.clone(), server.namespace);
+    let is_there = |backup: Backup| (backup.status?.phase? == BackupPhase::Completed).then_some(());
+    let found = server.until(&backups, &archive.name, SYNC_LIMIT, is_there).await;
+    found.context("the server did not find the backup in its bucket")?;
+    measure::until_quiet().await;
+
+    let restores: Api<Restore> = Api::namespaced(stage.client.clone(), server.namespace);
+    let name = "restore";
+    let restore = serde_json::from_value(json!({
+        "metadata": {"name": name},
+        "spec": {"backupName": archive.name},
+    }))?;
+    let [api_server, etcd, controllers] = stage.cluster;
+    let watch = Watch::start([server.pid(), api_server, etcd, controllers]);
+    let (started, idle) = (Instant::now(), measure::idle_s());
+    restores.create(&PostParams::default(), &restore).await.context("cannot create a Restore")?;
+    let ended = |restore: Restore| {
+        restore.status.filter(|status| status.phase.as_ref().is_some_and(RestorePhase::is_terminal))
+    };
+    let status = server.until(&restores, name, LIMIT, ended).await?;
+    let (wall_s, idle) = (started.elapsed().as_secs_f64(), measure::idle_s() - idle);
+    let [usage, cluster @ ..] = watch.stop()?;
+
+    let (items, warnings) = counts(&status)?;
+    presence::check(&stage.client, archive.load).await?;
+    Ok(Restoration {
+        wall_s,
+        cpu_s: usage.cpu_s,
+        peak_rss_bytes: usage.peak_rss_bytes,
+        items,
+        warnings,
+        meanwhile: Meanwhile::new(cluster, idle),
+    })
+}
+
+/// The items and warnings of a restore that is complete, or why it is not.
+fn counts(status: &RestoreStatus) -> anyhow::Result<(u64, u64)> {
+    if status.phase != Some(RestorePhase::Completed) {
+        let phase = status.phase.as_ref().map(ToString::to_string).unwrap_or_default();
+        let counts = [status.errors, status.warnings];
+        bail!(told(&phase, counts, &status.failure_reason, &status.validation_errors));
+    }
+    let progress = status.progress.as_ref().context("it is Completed and has no progress")?;
+    ensure!(
+        progress.items_restored == progress.total_items,
+        "it is Completed with {} of {} items",
+        progress.items_restored,
+        progress.total_items
+    );
+    let count = |number: i64| u64::try_from(number).context("it counts less than nothing");
+    Ok((count(progress.items_restored)?, count(status.warnings)?))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// An archive of so many objects and a fifth more items.
+    pub(crate) fn archive(objects: usize) -> Archive {
+        Archive {
+            load: Load::Mix { objects, seed: 3 },
+            items: (objects + objects / 5) as u64,
+            bytes: 1_500_000,
+            name: "archive".to_owned(),
+            tarball: PathBuf::new(),
+        }
+    }
+
+    fn status(value: serde_json::Value) -> RestoreStatus {
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn only_a_completed_restore_of_all_items_counts() {
+        let progress = json!({"totalItems": 7, "itemsRestored": 7});
+        let completed = status(json!({"phase": "Completed", "warnings": 3, "progress": progress}));
+        assert_eq!(counts(&completed).unwrap(), (7, 3));
+
+        let partial =
+            status(json!({"phase": "PartiallyFailed", "errors": 2, "progress": progress}));
+        let text = counts(&partial).unwrap_err().to_string();
+        assert!(text.contains("PartiallyFailed, with 2 errors"), "{text}");
+
+        let refused =
+            status(json!({"phase": "FailedValidation", "validationErrors": ["no backup"]}));
+        let text = counts(&refused).unwrap_err().to_string();
+        assert!(text.contains("no backup"), "{text}");
+
+        let short = json!({"totalItems": 7, "itemsRestored": 6});
+        assert!(counts(&status(json!({"phase": "Completed", "progress": short}))).is_err());
+        assert!(counts(&status(json!({"phase": "Completed"}))).is_err());
+    }
+
+    #[test]
+    fn the_floor_is_the_fastest_that_was_tried() {
+        let creation = |in_flight, wall_s| Creation {
+            wall_s,
+            cpu_s: 0.0,
+            in_flight,
+            items: 0,
+            existing: 0,
+            meanwhile: Meanwhile::default(),
+        };
+        let all = [creation(16, 3.0), creation(32, 2.0), creation(64, 2.5)];
+        assert_eq!(fastest(&all).map(|creation| creation.in_flight), Some(32));
+        assert_eq!(fastest(&[]), None);
+    }
+}

@@ -1,0 +1,336 @@
+use std::io::Write as _;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bowline_api::location::LocationPhase;
+use bowline_api::{Backup, BackupStorageLocation, BackupStorageLocationStatus, Restore};
+use bowline_plugin::{
+    Code, Encoded, Error, Item, ResourceSelector, RestoreItemAction, RestoreOutput,
+    Result as Answer, Wait,
+};
+use bowline_store::file::Results;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use jiff::Timestamp;
+use serde_json::json;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::super::download::Volumes;
+use super::super::order::Priorities;
+use super::super::request::{self, Defaults, Facts, Lookup, Request};
+use super::super::unpack::{self, Contents, Limits};
+use super::super::{Options, Parts, Progress, assemble, discover, visit_all};
+use super::*;
+use crate::action::Named;
+use crate::cluster::{Cluster, Fake};
+use crate::report::Report;
+
+const SECOND: Duration = Duration::from_secs(1);
+/// How long the server waits where the action does not say.
+const SERVER: Duration = Duration::from_secs(4);
+
+/// An action that brings secrets along with the ConfigMap `parent` and lets it wait for them.
+struct Needy {
+    secrets: &'static [&'static str],
+    timeout: Option<Duration>,
+    answers: Box<Answers>,
+    asked: Mutex<Vec<(Duration, Vec<String>)>>,
+    start: Instant,
+}
+
+/// The answer to a question: how many came before it, and when it came.
+type Answers = dyn Fn(usize, Duration) -> BoxFuture<'static, Answer<bool>> + Send + Sync;
+
+impl Needy {
+    fn new(
+        timeout: Option<Duration>,
+        answers: impl Fn(usize, Duration) -> BoxFuture<'static, Answer<bool>> + Send + Sync + 'static,
+    ) -> Self {
+        let (answers, start) = (Box::new(answers), Instant::now());
+        Self { secrets: &["needed"], timeout, answers, asked: Mutex::default(), start }
+    }
+
+    /// One that is ready at some time.
+    fn ready_after(timeout: Option<Duration>, after: Duration) -> Self {
+        Self::new(timeout, move |_, now| Box::pin(async move { Ok(now >= after) }))
+    }
+
+    /// One that fails so often before it is ready.
+    fn failing(errors: usize, error: Error) -> Self {
+        let answer = move |before, _| {
+            let answer = if before < errors { Err(error.clone()) } else { Ok(true) };
+            Box::pin(std::future::ready(answer)) as _
+        };
+        Self::new(None, answer)
+    }
+
+    /// When it was asked.
+    fn times(&self) -> Vec<Duration> {
+        self.asked.lock().unwrap().iter().map(|(time, _)| *time).collect()
+    }
+}
+
+#[async_trait]
+impl RestoreItemAction for Needy {
+    async fn applies_to(&self) -> Answer<ResourceSelector> {
+        Ok(ResourceSelector::resources(["configmaps"]))
+    }
+
+    async fn execute(&self, item: &Item, _: &Item, _: &Encoded<Restore>) -> Answer<RestoreOutput> {
+        let object: Value = item.parse().unwrap();
+        let mut output = RestoreOutput::unchanged(item);
+        if object["metadata"]["name"] == "parent" {
+            output.additional_items = self.secrets.iter().map(|name| id("secrets", name)).collect();
+            output.wait = Some(Wait { timeout: self.timeout });
+        }
+        Ok(output)
+    }
+
+    async fn are_additional_items_ready(
+        &self,
+        items: &[ResourceIdentifier],
+        _: &Encoded<Restore>,
+    ) -> Answer<bool> {
+        let now = self.start.elapsed();
+        let before = {
+            let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+            asked.push((now, items.iter().map(ToString::to_string).collect()));
+            asked.len() - 1
+        };
+        (self.answers)(before, now).await
+    }
+}
+
+fn id(resource: &str, name: &str) -> ResourceIdentifier {
+    ResourceIdentifier {
+        group: String::new(),
+        resource: resource.into(),
+        namespace: "shop".into(),
+        name: name.into(),
+    }
+}
+
+/// An archive with two ConfigMaps, a Secret that one of them needs, and a Service for a later step.
+fn archive() -> Contents {
+    let objects = [
+        ("configmaps", "ConfigMap", "parent"),
+        ("configmaps", "ConfigMap", "other"),
+        ("secrets", "Secret", "needed"),
+        ("services", "Service", "late"),
+    ];
+    let mut tar = tar::Builder::new(Vec::new());
+    for (plural, kind, name) in objects {
+        let metadata = json!({"name": name, "namespace": "shop"});
+        let object = json!({"apiVersion": "v1", "kind": kind, "metadata": metadata}).to_string();
+        let path = format!("resources/{plural}/namespaces/shop/{name}.json");
+        let mut header = tar::Header::new_ustar();
+        header.set_size(object.len() as u64);
+        header.set_mode(0o644);
+        tar.append_data(&mut header, path, object.as_bytes()).unwrap();
+    }
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
+    gzip.write_all(&tar.into_inner().unwrap()).unwrap();
+    let packed = gzip.finish().unwrap();
+    unpack::unpack(&*packed, &std::env::temp_dir(), Limits::default()).unwrap()
+}
+
+fn request(spec: Value) -> Request {
+    let mut restore = Restore::default();
+    restore.metadata.name = Some("r".into());
+    restore.metadata.uid = Some("3f9f3c1e-0000-4000-8000-000000000001".into());
+    restore.spec = serde_json::from_value(spec).unwrap();
+    restore.spec.backup_name = "b".into();
+    let mut backup = Backup::default();
+    backup.metadata.name = Some("b".into());
+    let status = BackupStorageLocationStatus {
+        phase: Some(LocationPhase::Available),
+        ..BackupStorageLocationStatus::default()
+    };
+    let location =
+        BackupStorageLocation { status: Some(status), ..BackupStorageLocation::default() };
+    let facts = Facts {
+        backups: Ok(vec![backup]),
+        location: Lookup::Found(location),
+        modifiers: Lookup::Missing,
+    };
+    let now = Timestamp::UNIX_EPOCH;
+    request::prepare(&restore, &facts, &Defaults::default(), now).outcome.unwrap()
+}
+
+/// What came of a restore.
+struct Outcome {
+    cluster: Arc<Fake>,
+    results: Results,
+    took: Duration,
+    action: Arc<Needy>,
+}
+
+impl Outcome {
+    fn has(&self, resource: &str, name: &str) -> bool {
+        self.cluster.object(resource, "shop", name).is_some()
+    }
+
+    /// The one error that there is, which is about the parent.
+    fn error(&self) -> &str {
+        let errors = &self.results.errors;
+        assert_eq!(errors.count(), 1, "{errors:?}");
+        errors.namespaces["shop"][0].strip_prefix("configmaps/parent: ").unwrap()
+    }
+}
+
+async fn restore(action: Needy) -> Outcome {
+    restore_with(action, json!({}), CancellationToken::new()).await
+}
+
+async fn restore_with(action: Needy, spec: Value, stop: CancellationToken) -> Outcome {
+    let (action, fake) = (Arc::new(action), Arc::new(Fake::usual()));
+    let cluster: Arc<dyn Cluster> = Arc::clone(&fake) as _;
+    let report = Arc::new(Report::default());
+    let request = request(spec);
+    let world = discover(&*cluster, &request, &report).await.unwrap();
+    let plugin = Arc::clone(&action) as Arc<dyn RestoreItemAction>;
+    let options = Options {
+        requests: 4,
+        items: 8,
+        scratch: std::env::temp_dir(),
+        namespace: "velero".into(),
+        priorities: Priorities::default(),
+        resource_timeout: SERVER,
+        terminating_timeout: SECOND,
+    };
+    let parts = Parts {
+        visitor: Arc::new(Restorer),
+        request,
+        cluster,
+        contents: archive(),
+        volumes: Volumes::default(),
+        world,
+        actions: vec![Named::new("example.io/needy".parse().unwrap(), plugin)],
+        options,
+        progress: Arc::new(Progress::default()),
+        notes: None,
+        stop,
+        cancel: CancellationToken::new(),
+    };
+    let context = assemble(parts, Arc::clone(&report), Timestamp::UNIX_EPOCH).await.unwrap();
+    let began = Instant::now();
+    let _stopped = visit_all(&Arc::new(context)).await;
+    Outcome { cluster: fake, results: report.results(), took: began.elapsed(), action }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_item_waits_for_what_its_action_added_and_others_do_not() {
+    let outcome = restore(Needy::ready_after(None, 2 * SECOND)).await;
+    assert_eq!(outcome.results, Results::default());
+    assert_eq!(outcome.took, 2 * SECOND);
+    assert_eq!(outcome.action.times(), [0, 1, 2].map(Duration::from_secs));
+    let created: Vec<String> =
+        outcome.cluster.creations().iter().map(|id| id.name.clone()).collect();
+    let place = |name: &str| created.iter().position(|created| created == name).unwrap();
+    assert!(place("needed") < place("parent") && place("other") < place("parent"), "{created:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_timeout_is_waited_for_to_its_end_and_no_longer() {
+    for (own, limit, words) in [
+        (Some(SECOND / 2), SECOND / 2, "0.5 s"),
+        (Some(SECOND * 5 / 2), SECOND * 5 / 2, "2.5 s"),
+        (Some(2 * SERVER), 2 * SERVER, "8 s"),
+        (None, SERVER, "4 s"),
+    ] {
+        let outcome = restore(Needy::ready_after(own, Duration::MAX)).await;
+        let expected = format!(
+            "what the action example.io/needy added was not ready within {words}; the item is \
+             restored all the same"
+        );
+        assert_eq!(outcome.error(), expected);
+        assert_eq!(outcome.took, limit);
+        assert_eq!(outcome.action.times().last(), Some(&limit), "asked for the last time");
+        assert!(outcome.has("configmaps", "parent") && outcome.has("services", "late"));
+
+        // What becomes ready shortly before is in time.
+        let outcome = restore(Needy::ready_after(own, limit - SECOND / 10)).await;
+        assert_eq!(outcome.results, Results::default(), "{words}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_action_that_does_not_answer_is_given_up_at_the_timeout() {
+    let hangs = |timeout| Needy::new(timeout, |_, _| Box::pin(std::future::pending()));
+    let outcome = restore(hangs(Some(3 * SECOND))).await;
+    assert!(outcome.error().contains("was not ready within 3 s"), "{}", outcome.error());
+    assert_eq!(outcome.took, 3 * SECOND);
+    assert!(outcome.has("configmaps", "parent") && outcome.has("services", "late"));
+    // An answer gets a moment even if the timeout is short.
+    let slow = |_, _| -> BoxFuture<'static, Answer<bool>> {
+        Box::pin(async {
+            tokio::time::sleep(SECOND / 2).await;
+            Ok(true)
+        })
+    };
+    let outcome = restore(Needy::new(Some(SECOND / 10), slow)).await;
+    assert_eq!(outcome.results, Results::default());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_question_that_fails_is_asked_again_a_few_times() {
+    let gone = || Error::new(Code::Unavailable, "it has died");
+    let outcome = restore(Needy::failing(2, gone())).await;
+    assert_eq!(outcome.results, Results::default(), "it was another's fault");
+    for (error, questions) in [
+        (gone(), 3),
+        (Error::new(Code::Unknown, "no idea"), 3),
+        (Error::new(Code::NotFound, "no such thing"), 1),
+    ] {
+        let outcome = restore(Needy::failing(usize::MAX, error.clone())).await;
+        let expected = format!(
+            "the action example.io/needy cannot say whether what it added is ready: {error}; the \
+             item is restored all the same"
+        );
+        assert_eq!(outcome.error(), expected);
+        assert_eq!(outcome.action.times().len(), questions, "{error}");
+        assert!(outcome.has("configmaps", "parent"));
+    }
+    // Its timeout holds all the same, and the reason is told.
+    let failing = Needy::failing(usize::MAX, gone());
+    let outcome = restore(Needy { timeout: Some(SECOND / 2), ..failing }).await;
+    assert!(outcome.error().contains("it has died"), "{}", outcome.error());
+    assert_eq!(outcome.took, SECOND / 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_action_is_asked_about_those_that_exist_by_the_names_of_the_backup() {
+    let mut action = Needy::ready_after(None, Duration::ZERO);
+    action.secrets = &["needed", "nowhere"];
+    let spec = json!({"namespaceMapping": {"shop": "copy"}});
+    let outcome = restore_with(action, spec, CancellationToken::new()).await;
+    assert_eq!(outcome.results.warnings.count(), 1, "{:?}", outcome.results);
+    let asked = outcome.action.asked.lock().unwrap()[0].1.clone();
+    assert_eq!(asked, [id("secrets", "needed").to_string()]);
+    assert!(outcome.cluster.object("configmaps", "copy", "parent").is_some());
+
+    // What the filters leave out does not exist.
+    let mut action = Needy::ready_after(None, Duration::ZERO);
+    action.secrets = &["needed"];
+    let spec = json!({"excludedResources": ["secrets"]});
+    let outcome = restore_with(action, spec, CancellationToken::new()).await;
+    assert_eq!(outcome.action.asked.lock().unwrap()[0].1, [""; 0]);
+    assert!(outcome.has("configmaps", "parent") && !outcome.has("secrets", "needed"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_item_that_waits_is_not_restored_by_a_restore_that_is_stopped() {
+    let stop = CancellationToken::new();
+    let action = Needy::ready_after(None, Duration::MAX);
+    let stopping = async {
+        tokio::time::sleep(SECOND / 2).await;
+        stop.cancel();
+    };
+    let restoring = restore_with(action, json!({}), stop.clone());
+    let (outcome, ()) = tokio::join!(restoring, stopping);
+    assert_eq!(outcome.took, SECOND / 2);
+    assert!(outcome.has("configmaps", "other"));
+    assert!(!outcome.has("configmaps", "parent"), "the next attempt would take it for done");
+}

@@ -1,0 +1,414 @@
+//! Journals of runs in the real API server.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bowline_engine::journal::{Begun, Journal as _, Pod, Record};
+use bowline_server::journal::{ConfigMaps, Error, Orphan, orphans};
+use bowline_store::name::RunUid;
+use futures::FutureExt as _;
+use futures::future::{BoxFuture, join_all};
+use http::{Method, Request, Response, StatusCode, Uri};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::ListParams;
+use kube::client::Body;
+use kube::{Client, ResourceExt};
+use serde_json::json;
+use tokio::sync::Notify;
+use tower_service::Service;
+
+use crate::bed::World;
+use crate::fault;
+
+const LIMIT: Duration = Duration::from_mins(1);
+const UID: &str = "8d0a3f6e-6f0c-4f35-9c3e-0d9a5a1b2c3d";
+
+fn uid() -> RunUid {
+    RunUid::new(UID).unwrap()
+}
+
+fn record(block: u64) -> Record {
+    Record::Begun(Begun { block, ..Begun::default() })
+}
+
+fn large(block: u64, bytes: usize) -> Record {
+    let pod = Pod { name: "x".repeat(bytes), ..Pod::default() };
+    Record::Begun(Begun { block, pods: vec![pod], ..Begun::default() })
+}
+
+fn blocks(records: &[Record]) -> Vec<u64> {
+    let block = |record: &Record| match record {
+        Record::Begun(begun) => begun.block,
+        other => panic!("{other:?}"),
+    };
+    records.iter().map(block).collect()
+}
+
+type Opened = (ConfigMaps, Vec<Record>);
+
+async fn open_as(world: &World, client: Client, name: &str) -> Result<Opened, Error> {
+    let run = uid();
+    let open = ConfigMaps::open(client, &world.namespace, &run, "Backup", name);
+    tokio::time::timeout(LIMIT, open).await.expect("in time")
+}
+
+async fn try_open(world: &World, client: Client) -> Result<Opened, Error> {
+    open_as(world, client, "nightly").await
+}
+
+async fn open(world: &World) -> Opened {
+    try_open(world, world.client.clone()).await.unwrap()
+}
+
+/// What is in the cluster, by name.
+async fn pages(world: &World) -> Vec<ConfigMap> {
+    let params = ListParams::default().labels("bowline.io/journal");
+    world.api::<ConfigMap>().list(&params).await.unwrap().items
+}
+
+/// What happens to a request that would change something.
+#[derive(Clone, Copy)]
+enum Fate {
+    /// It comes to the API server, and its answer comes back.
+    Passes,
+    /// It does not come to the API server; this is the answer.
+    Lost(StatusCode),
+    /// It does, but this is the answer.
+    AnswerLost(StatusCode),
+    /// It is under way until its sender gives up.
+    Held,
+}
+
+/// A line to the API server that is as good as the test wants it to be.
+struct Line {
+    fate: Box<dyn Fn(usize) -> Fate + Send + Sync>,
+    writes: AtomicUsize,
+    held: Notify,
+    /// How many bytes the last write that passed and its answer had.
+    bytes: Mutex<(usize, usize)>,
+}
+
+impl Line {
+    /// The fate of a write depends on how many came before it.
+    fn new(fate: impl Fn(usize) -> Fate + Send + Sync + 'static) -> Arc<Self> {
+        Arc::new(Self {
+            fate: Box::new(fate),
+            writes: AtomicUsize::new(0),
+            held: Notify::new(),
+            bytes: Mutex::default(),
+        })
+    }
+
+    fn client(self: &Arc<Self>, inner: Client) -> Client {
+        let namespace = inner.default_namespace().to_owned();
+        Client::new(Caller { inner, line: Arc::clone(self) }, namespace)
+    }
+
+    fn writes(&self) -> usize {
+        self.writes.load(Ordering::SeqCst)
+    }
+}
+
+#[derive(Clone)]
+struct Caller {
+    inner: Client,
+    line: Arc<Line>,
+}
+
+impl Service<Request<Body>> for Caller {
+    type Response = Response<Body>;
+    type Error = kube::Error;
+    type Future = BoxFuture<'static, kube::Result<Response<Body>>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<kube::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let (inner, line) = (self.inner.clone(), Arc::clone(&self.line));
+        if request.method() == Method::GET {
+            return async move { inner.send(request).await }.boxed();
+        }
+        let fate = (line.fate)(line.writes.fetch_add(1, Ordering::SeqCst));
+        async move {
+            let mut answer = Response::new(Body::from(b"for this test".to_vec()));
+            match fate {
+                Fate::Held => {
+                    line.held.notify_one();
+                    std::future::pending::<()>().await;
+                }
+                Fate::Lost(status) => *answer.status_mut() = status,
+                Fate::AnswerLost(status) => {
+                    let (_, body) = inner.send(request).await?.into_parts();
+                    body.collect_bytes().await?;
+                    *answer.status_mut() = status;
+                }
+                Fate::Passes => {
+                    let (head, body) = request.into_parts();
+                    let sent = body.collect_bytes().await?;
+                    let request = Request::from_parts(head, Body::from(sent.to_vec()));
+                    let (head, body) = inner.send(request).await?.into_parts();
+                    let came = body.collect_bytes().await?;
+                    *line.bytes.lock().unwrap() = (sent.len(), came.len());
+                    answer = Response::from_parts(head, Body::from(came.to_vec()));
+                }
+            }
+            Ok(answer)
+        }
+        .boxed()
+    }
+}
+
+#[tokio::test]
+async fn records_come_back_in_order_after_reopening() {
+    let world = World::idle("journal-order").await;
+    let (journal, before) = open(&world).await;
+    assert!(before.is_empty());
+    assert!(pages(&world).await.is_empty(), "opening creates nothing");
+    for block in 0..3 {
+        journal.append(&record(block)).await.unwrap();
+    }
+    let (journal, before) = open(&world).await;
+    assert_eq!(blocks(&before), [0, 1, 2]);
+    for block in 3..12 {
+        journal.append(&record(block)).await.unwrap();
+    }
+    let (_, before) = open(&world).await;
+    assert_eq!(blocks(&before), (0..12).collect::<Vec<_>>());
+    let pages = pages(&world).await;
+    let names: Vec<String> = pages.iter().map(ResourceExt::name_any).collect();
+    assert_eq!(names, [0, 1].map(|page| format!("bowline-journal-{UID}-{page}")));
+    for page in pages {
+        assert_eq!(page.labels()["bowline.io/journal"], UID);
+        assert!(page.owner_references().is_empty());
+        let managed_fields = page.managed_fields();
+        assert!(managed_fields.iter().all(|by| by.manager.as_deref() == Some("bowline")));
+    }
+}
+
+#[tokio::test]
+async fn many_appends_at_once_need_few_requests() {
+    let world = World::idle("journal-many").await;
+    let line = Line::new(|_| Fate::Passes);
+    let (journal, _) = try_open(&world, line.client(world.client.clone())).await.unwrap();
+    let journal = Arc::new(journal);
+    let append = |block| {
+        let journal = Arc::clone(&journal);
+        tokio::spawn(async move { journal.append(&record(block)).await })
+    };
+    let appended = join_all((0..200).map(append));
+    for outcome in tokio::time::timeout(LIMIT, appended).await.expect("in time") {
+        outcome.unwrap().unwrap();
+    }
+    assert!((1..=20).contains(&line.writes()), "{}", line.writes());
+    let (_, records) = open(&world).await;
+    let found: BTreeSet<u64> = blocks(&records).into_iter().collect();
+    assert_eq!((records.len(), found), (200, (0..200).collect()));
+}
+
+#[tokio::test]
+async fn a_next_page_is_begun_at_512_kib_and_a_small_record_stays_a_small_request() {
+    let world = World::idle("journal-pages").await;
+    let line = Line::new(|_| Fate::Passes);
+    let (journal, _) = try_open(&world, line.client(world.client.clone())).await.unwrap();
+    for block in 0..5 {
+        journal.append(&large(block, 200 * 1024)).await.unwrap();
+    }
+    let records = |page: &ConfigMap| page.data.as_ref().unwrap().len();
+    assert_eq!(pages(&world).await.iter().map(records).collect::<Vec<_>>(), [2, 2, 1]);
+    journal.append(&large(5, 200 * 1024)).await.unwrap();
+    journal.append(&record(6)).await.unwrap();
+    let (sent, answered) = *line.bytes.lock().unwrap();
+    assert!(sent < 500 && answered < 4000, "{sent} {answered}");
+    // One that is too large is refused, and nothing else.
+    let refused = journal.append(&large(7, 256 * 1024)).await.unwrap_err().to_string();
+    assert!(refused.contains("too large"), "{refused}");
+    journal.append(&record(8)).await.unwrap();
+    assert_eq!(pages(&world).await.iter().map(records).collect::<Vec<_>>(), [2, 2, 4]);
+    assert_eq!(line.writes(), 8);
+    let (_, records) = open(&world).await;
+    assert_eq!(blocks(&records), [0, 1, 2, 3, 4, 5, 6, 8]);
+}
+
+#[tokio::test]
+async fn a_removed_journal_is_gone_and_so_is_one_that_was_being_removed() {
+    let world = World::idle("journal-remove").await;
+    let (journal, _) = open(&world).await;
+    journal.append(&large(0, 250 * 1024)).await.unwrap();
+    journal.append(&large(1, 250 * 1024)).await.unwrap();
+    journal.append(&large(2, 250 * 1024)).await.unwrap();
+    assert_eq!(pages(&world).await.len(), 2);
+    journal.remove().await.unwrap();
+    assert!(pages(&world).await.is_empty());
+
+    // A server that dies when one of three pages is deleted.
+    let line = Line::new(|writes| if writes < 8 { Fate::Passes } else { Fate::Held });
+    let (journal, before) = try_open(&world, line.client(world.client.clone())).await.unwrap();
+    assert!(before.is_empty());
+    for block in 0..6 {
+        journal.append(&large(block, 250 * 1024)).await.unwrap();
+    }
+    assert_eq!(pages(&world).await.len(), 3);
+    tokio::select! {
+        removed = journal.remove() => panic!("{removed:?}"),
+        () = line.held.notified() => {}
+    }
+    assert_eq!(pages(&world).await.len(), 2);
+    let (_, before) = open(&world).await;
+    assert!(before.is_empty(), "half a journal is none");
+    assert!(pages(&world).await.is_empty());
+}
+
+#[tokio::test]
+async fn journals_of_runs_that_are_gone_are_found_read_and_removed() {
+    let world = World::idle("journal-orphans").await;
+    let gone = RunUid::new("gone").unwrap();
+    for (run, kind) in [(uid(), "Backup"), (gone.clone(), "Restore")] {
+        let client = world.client.clone();
+        let opened = ConfigMaps::open(client, &world.namespace, &run, kind, "some-run").await;
+        opened.unwrap().0.append(&record(7)).await.unwrap();
+    }
+    // What is nobody's journal does not keep the others from being found.
+    let labels = json!({"bowline.io/journal": "Not_a_uid"});
+    world.create::<ConfigMap>(json!({"metadata": {"name": "a", "labels": labels}})).await;
+    let live = BTreeSet::from([UID.to_owned()]);
+    let find = || orphans(world.client.clone(), &world.namespace, &live);
+    let found = find().await.unwrap();
+    let expected = Orphan { run: gone, kind: "Restore".to_owned(), name: "some-run".to_owned() };
+    assert_eq!(found, [expected]);
+    let Orphan { run, kind, name } = &found[0];
+    let opened = ConfigMaps::open(world.client.clone(), &world.namespace, run, kind, name).await;
+    let (journal, records) = opened.unwrap();
+    assert_eq!(blocks(&records), [7]);
+    journal.remove().await.unwrap();
+    assert!(find().await.unwrap().is_empty());
+    assert_eq!(
+        blocks(&open_as(&world, world.client.clone(), "some-run").await.unwrap().1),
+        [7],
+        "the other is left"
+    );
+}
+
+#[tokio::test]
+async fn what_is_not_a_page_is_refused_by_its_name() {
+    let world = World::idle("journal-stranger").await;
+    let (journal, _) = open(&world).await;
+    journal.append(&record(0)).await.unwrap();
+    let labels = json!({"bowline.io/journal": UID, "bowline.io/run-kind": "Backup"});
+    world.create::<ConfigMap>(json!({"metadata": {"name": "odd", "labels": labels}})).await;
+    let refused = try_open(&world, world.client.clone()).await.err().unwrap();
+    assert!(matches!(&refused, Error::Foreign { page, .. } if page == "odd"), "{refused}");
+    world.delete::<ConfigMap>("odd").await;
+    let first = format!("bowline-journal-{UID}-0");
+    world.patch::<ConfigMap>(&first, json!({"data": {"00000001": "{"}})).await;
+    let refused = try_open(&world, world.client.clone()).await.err().unwrap();
+    assert!(matches!(&refused, Error::Foreign { page, .. } if *page == first), "{refused}");
+    world.patch::<ConfigMap>(&first, json!({"data": {"00000001": null}})).await;
+    let refused = open_as(&world, world.client.clone(), "weekly").await.err().unwrap();
+    assert!(matches!(&refused, Error::Foreign { page, .. } if *page == first), "{refused}");
+    assert_eq!(blocks(&open(&world).await.1), [0]);
+}
+
+#[tokio::test]
+async fn an_api_server_that_is_away_for_a_moment_is_waited_for() {
+    let world = World::idle("journal-away").await;
+    let away = |asked: usize| [0, 1, 3].contains(&asked);
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    let judge = move |_: &Method, _: &Uri| away(count.fetch_add(1, Ordering::SeqCst));
+    let client = fault::client(world.client.clone(), judge);
+    let (journal, _) = try_open(&world, client).await.unwrap();
+    journal.append(&record(0)).await.unwrap();
+    assert_eq!(asked.load(Ordering::SeqCst), 5, "three lists and two creations");
+
+    // The answers to what creates a page and to what adds to it are lost, and a request too.
+    let line = Line::new(|writes| match writes {
+        1 | 3 => Fate::AnswerLost(StatusCode::SERVICE_UNAVAILABLE),
+        5 => Fate::Lost(StatusCode::SERVICE_UNAVAILABLE),
+        _ => Fate::Passes,
+    });
+    let (journal, _) = try_open(&world, line.client(world.client.clone())).await.unwrap();
+    for block in 1..5 {
+        journal.append(&record(block)).await.unwrap();
+    }
+    assert_eq!(line.writes(), 8, "a signature, four records, and three of them twice");
+    assert_eq!(blocks(&open(&world).await.1), [0, 1, 2, 3, 4]);
+}
+
+#[tokio::test]
+async fn an_append_that_failed_may_be_there_and_those_after_it_are() {
+    let world = World::idle("journal-doubt").await;
+    let line = Line::new(|writes| match writes {
+        0 | 4 => Fate::AnswerLost(StatusCode::FORBIDDEN),
+        3 => Fate::Lost(StatusCode::FORBIDDEN),
+        _ => Fate::Passes,
+    });
+    let (journal, _) = try_open(&world, line.client(world.client.clone())).await.unwrap();
+    let mut failed = Vec::new();
+    for block in 0..6 {
+        if let Err(error) = journal.append(&record(block)).await {
+            assert!(error.to_string().contains("-0 of the journal cannot be written"), "{error}");
+            failed.push(block);
+        }
+    }
+    assert_eq!(failed, [0, 2, 3]);
+    assert_eq!(blocks(&open(&world).await.1), [0, 1, 3, 4, 5]);
+}
+
+#[tokio::test]
+async fn what_a_task_that_is_dropped_began_is_finished_by_the_next() {
+    let world = World::idle("journal-dropped").await;
+    let line = Line::new(|writes| if writes == 0 { Fate::Held } else { Fate::Passes });
+    let (journal, _) = try_open(&world, line.client(world.client.clone())).await.unwrap();
+    let records = [record(0), record(1), record(2)];
+    let mut first = journal.append(&records[0]);
+    tokio::select! {
+        outcome = &mut first => panic!("{outcome:?}"),
+        () = line.held.notified() => {}
+    }
+    let (mut second, mut third) = (journal.append(&records[1]), journal.append(&records[2]));
+    assert!(futures::poll!(&mut second).is_pending());
+    assert!(futures::poll!(&mut third).is_pending());
+    drop(first);
+    let both = async { futures::join!(second, third) };
+    let (second, third) = tokio::time::timeout(LIMIT, both).await.expect("in time");
+    second.unwrap();
+    third.unwrap();
+    assert_eq!(line.writes(), 3, "the first one's, again, and the others' together");
+    assert_eq!(blocks(&open(&world).await.1), [0, 1, 2]);
+}
+
+#[tokio::test]
+async fn who_had_a_journal_open_before_cannot_write_it_any_more() {
+    let world = World::idle("journal-taken").await;
+    let (early, _) = open(&world).await;
+    let (old, _) = open(&world).await;
+    old.append(&record(0)).await.unwrap();
+    // A page that comes late is not overlooked by whoever opened the journal before it came.
+    let refused = early.append(&record(1)).await.unwrap_err().to_string();
+    assert!(refused.contains("somebody else"), "{refused}");
+    let (new, before) = open(&world).await;
+    assert_eq!(blocks(&before), [0]);
+    let refused = old.append(&record(2)).await.unwrap_err().to_string();
+    assert!(refused.contains("somebody else"), "{refused}");
+    new.append(&record(3)).await.unwrap();
+    assert_eq!(blocks(&open(&world).await.1), [0, 3]);
+}
+
+#[tokio::test]
+async fn a_page_that_somebody_labels_is_written_on_and_one_that_is_gone_is_not() {
+    let world = World::idle("journal-touched").await;
+    let (journal, _) = open(&world).await;
+    journal.append(&record(0)).await.unwrap();
+    let first = format!("bowline-journal-{UID}-0");
+    world.patch::<ConfigMap>(&first, json!({"metadata": {"labels": {"a": "b"}}})).await;
+    journal.append(&record(1)).await.unwrap();
+    assert_eq!(pages(&world).await[0].labels()["a"], "b");
+    world.delete::<ConfigMap>(&first).await;
+    let refused = journal.append(&record(2)).await.unwrap_err().to_string();
+    assert!(refused.contains(&first), "{refused}");
+    assert!(open(&world).await.1.is_empty());
+}

@@ -1,0 +1,418 @@
+//! Actions of plugins in restores: built with Velero's framework in Go and with our SDK, in both
+//! versions, in real processes beside each other. What they are told is in `plugins/fixture/README.md`.
+
+use std::collections::BTreeMap;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
+use std::time::Duration;
+
+use bowline_api::{BackupPhase, Restore, RestorePhase, RestoreStatus};
+use bowline_server::Options;
+use bowline_store::file::Results;
+use bowline_store::{BackupStore, RestoreName};
+use bowline_testbed::apply::apply;
+use bowline_testbed::fixture;
+use bowline_testbed::program::{self, Program};
+use futures::TryStreamExt as _;
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret, Service};
+use k8s_openapi::api::networking::v1::Ingress;
+use kube::api::{DynamicObject, ListParams, WatchEvent, WatchParams};
+use kube::core::ApiResource;
+use kube::{Api, Resource, ResourceExt as _};
+use serde_json::{Value, json};
+
+use crate::backup::take;
+use crate::bed::World;
+
+/// The sets of fixture plugins: built with Velero's framework, and with our SDK.
+const SETS: [&str; 2] = ["go", "sdk"];
+/// How long the server waits where an action does not say.
+const SERVER_TIMEOUT: Duration = Duration::from_millis(1500);
+/// How long anything else may take.
+const LIMIT: Duration = Duration::from_mins(2);
+
+/// A name or an annotation of a set.
+fn key(set: &str, own: &str) -> String {
+    format!("{set}.bowline.io/{own}")
+}
+
+/// Something that restores are tried on.
+struct Trial {
+    world: World,
+    store: BackupStore,
+    /// The namespace of the application.
+    app: String,
+}
+
+impl Trial {
+    /// A server with both sets, each with a domain and a state of its own, and an empty application.
+    async fn start(name: &str) -> Self {
+        let mut world = World::idle(name).await;
+        let [go] = program::locate([Program::FixturePlugins]).await.unwrap();
+        let sdk = fixture::rust_plugins().await.unwrap();
+        for (set, binary) in SETS.into_iter().zip([go, sdk]) {
+            let (state, plugin) = (world.path(set), world.path("plugins").join(set));
+            std::fs::create_dir(&state).unwrap();
+            let script = format!(
+                "#!/bin/sh\nFIXTURE_DOMAIN='{set}.bowline.io' FIXTURE_STATE_DIR='{}' exec '{}' \"$@\"\n",
+                state.display(),
+                binary.display()
+            );
+            std::fs::write(&plugin, script).unwrap();
+            std::fs::set_permissions(&plugin, Permissions::from_mode(0o755)).unwrap();
+        }
+        world.run(Options { resource_timeout: SERVER_TIMEOUT, ..world.options() });
+        let store = world.filesystem_location("default").await;
+        let trial = Self { world, store, app: format!("app-{name}") };
+        let namespace = json!({"name": trial.app});
+        let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": namespace});
+        apply(&trial.world.client, object).await.unwrap();
+        // Not the default one, which the controllers make at their own pace.
+        let worker = json!({"name": "worker"});
+        trial.add(json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": worker})).await;
+        trial
+    }
+
+    /// Adds an object to the application.
+    async fn add(&self, mut object: Value) {
+        object["metadata"]["namespace"] = json!(self.app);
+        apply(&self.world.client, object).await.unwrap();
+    }
+
+    async fn add_config_map(&self, name: &str, labels: Value) {
+        let metadata = json!({"name": name, "labels": labels});
+        self.add(json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})).await;
+    }
+
+    /// A claim that no volume is for; it is seen by actions of version 2 only.
+    async fn add_claim(&self, name: &str, orders: Value) {
+        let spec = json!({
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": "none",
+            "resources": {"requests": {"storage": "1Mi"}},
+        });
+        let metadata = json!({"name": name, "annotations": orders});
+        let kind = "PersistentVolumeClaim";
+        self.add(json!({"apiVersion": "v1", "kind": kind, "metadata": metadata, "spec": spec}))
+            .await;
+    }
+
+    /// A claim with a ConfigMap of the same name that an action of the set brings along.
+    async fn add_parent(&self, set: &str, name: &str, verbs: &str) {
+        self.add_config_map(name, json!({})).await;
+        let additional = format!("configmaps/{}/{name}", self.app);
+        let orders = json!({key(set, "additional"): additional, key(set, "do"): verbs});
+        self.add_claim(name, orders).await;
+    }
+
+    async fn add_pod(&self, name: &str, labels: Value, orders: Value) {
+        let spec = json!({
+            "serviceAccountName": "worker",
+            "automountServiceAccountToken": false,
+            "containers": [{"name": "main", "image": "example.io/none:1"}],
+        });
+        let metadata = json!({"name": name, "labels": labels, "annotations": orders});
+        self.add(json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}))
+            .await;
+    }
+
+    /// Backs the application up and restores it beside itself, with orders about readiness for each
+    /// set.
+    async fn restore(&self, orders: impl Fn(&str) -> String, spec: Value) -> Restored<'_> {
+        let backed_up = take(&self.world, "b", json!({"includedNamespaces": [self.app]})).await;
+        assert_eq!(backed_up.phase, Some(BackupPhase::Completed), "{backed_up:?}");
+        let copy = format!("{}-copy", self.app);
+        let maps: Api<ConfigMap> = Api::namespaced(self.world.client.clone(), &copy);
+        let before = maps.list(&ListParams::default()).await.unwrap();
+        let annotations: BTreeMap<String, String> =
+            SETS.iter().map(|set| (key(set, "ready-after-ms"), orders(set))).collect();
+        let mut spec = spec;
+        spec["backupName"] = json!("b");
+        spec["namespaceMapping"] = json!({&self.app: copy});
+        let metadata = json!({"name": "r", "annotations": annotations});
+        self.world.create::<Restore>(json!({"metadata": metadata, "spec": spec})).await;
+        let is_over = |restore: &Restore| {
+            let phase = restore.status.as_ref().and_then(|status| status.phase.as_ref());
+            phase.is_some_and(RestorePhase::is_terminal)
+        };
+        let status = self.world.until::<Restore>("r", is_over).await.status.unwrap();
+        let name = RestoreName::new("r").unwrap();
+        let results = self.store.get_of_restore(&name).await.unwrap().expect("there are results");
+        let since = before.metadata.resource_version.unwrap();
+        Restored { trial: self, copy, since, status, results }
+    }
+}
+
+/// What came of a restore.
+struct Restored<'a> {
+    trial: &'a Trial,
+    copy: String,
+    /// A version from before.
+    since: String,
+    status: RestoreStatus,
+    results: Results,
+}
+
+/// An object at the moment of its creation.
+#[derive(Debug)]
+struct Made {
+    /// The higher, the later, whatever the kind.
+    version: u64,
+    /// In whole seconds.
+    at: i64,
+    annotations: BTreeMap<String, String>,
+}
+
+impl Restored<'_> {
+    /// The objects of a kind that were created, each once.
+    async fn made<K: Resource<DynamicType = ()>>(&self) -> BTreeMap<String, Made> {
+        let resource = ApiResource::erase::<K>(&());
+        let client = self.trial.world.client.clone();
+        let api: Api<DynamicObject> = Api::namespaced_with(client, &self.copy, &resource);
+        let there = api.list(&ListParams::default()).await.unwrap().items.len();
+        let mut made = BTreeMap::new();
+        let reading = async {
+            let mut events =
+                Box::pin(api.watch(&WatchParams::default(), &self.since).await.unwrap());
+            while made.len() < there {
+                let Some(event) = events.try_next().await.unwrap() else { break };
+                let WatchEvent::Added(object) = event else { continue };
+                let one = Made {
+                    version: object.resource_version().unwrap().parse().unwrap(),
+                    at: object.creation_timestamp().unwrap().0.as_second(),
+                    annotations: object.annotations().clone(),
+                };
+                assert!(made.insert(object.name_any(), one).is_none(), "made twice");
+            }
+        };
+        tokio::time::timeout(LIMIT, reading).await.expect("all creations are told");
+        assert_eq!(made.len(), there);
+        made
+    }
+
+    /// The names of the actions of a set that saw an object on its way back.
+    fn seen<'m>(set: &str, made: &'m Made) -> Vec<&'m str> {
+        let seen = made.annotations.get(&key(set, "seen-by")).map_or("", String::as_str);
+        let own = seen.split(',').filter_map(|name| name.split_once('/')).map(|(_, own)| own);
+        let mut own: Vec<&str> = own.filter(|own| own.starts_with("ria-")).collect();
+        own.sort_unstable();
+        own
+    }
+
+    /// The questions to a set about a ConfigMap: when in milliseconds, the answer, and about what in
+    /// all.
+    fn questions(&self, set: &str, name: &str) -> Vec<(i64, String, String)> {
+        let file = self.trial.world.path(set).join("questions");
+        let text = std::fs::read_to_string(file).unwrap();
+        let wanted = format!("configmaps/{}/{name}", self.trial.app);
+        let mut questions = Vec::new();
+        for line in text.lines() {
+            let parts: Vec<&str> = line.split(' ').collect();
+            let [time, "r", answer, items] = parts[..] else { panic!("{line}") };
+            if items.split(',').any(|item| item == wanted) {
+                questions.push((time.parse().unwrap(), answer.to_owned(), items.to_owned()));
+            }
+        }
+        questions
+    }
+
+    /// The errors about claims of the application, by name, and that there are no others.
+    fn errors(&self) -> BTreeMap<&str, &str> {
+        let errors = &self.results.errors;
+        assert_eq!(self.status.errors, i64::try_from(errors.count()).unwrap());
+        let about = |text| str::strip_prefix(text, "persistentvolumeclaims/").unwrap();
+        let told: BTreeMap<&str, &str> = errors.namespaces[&self.trial.app]
+            .iter()
+            .map(|text| about(text.as_str()).split_once(": ").unwrap())
+            .collect();
+        assert_eq!(told.len(), errors.count(), "{errors:?}");
+        told
+    }
+
+    fn is_complete(&self) {
+        let Self { status, results, .. } = self;
+        assert_eq!(status.phase, Some(RestorePhase::Completed), "{results:?}");
+        assert_eq!(*results, Results::default());
+    }
+}
+
+#[tokio::test]
+async fn actions_of_both_versions_change_items_and_bring_others_along_before_them() {
+    let trial = Trial::start("part").await;
+    let app = &trial.app;
+    let unwanted = json!({"unwanted": "yes"});
+    trial.add_pod("all", json!({}), json!({})).await;
+    trial.add_config_map("unwanted", unwanted.clone()).await;
+    for set in SETS {
+        let name = format!("{set}-v1");
+        let metadata = json!({"name": name, "labels": unwanted});
+        let spec = json!({"ports": [{"port": 80}]});
+        trial
+            .add(json!({
+                "apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec,
+            }))
+            .await;
+        let orders = json!({key(set, "additional"): format!("services/{app}/{name}")});
+        // Actions of version 2 do not look at this one.
+        trial.add_pod(&name, json!({"fixture": "no"}), orders).await;
+
+        let name = format!("{set}-v2");
+        let backend = json!({"service": {"name": "none", "port": {"number": 80}}});
+        trial
+            .add(json!({
+                "apiVersion": "networking.k8s.io/v1", "kind": "Ingress",
+                "metadata": {"name": name}, "spec": {"defaultBackend": backend},
+            }))
+            .await;
+        trial.add_config_map(&name, unwanted.clone()).await;
+        let additional =
+            format!("ingresses.networking.k8s.io/{app}/{name},configmaps/{app}/{name}");
+        trial.add_claim(&name, json!({key(set, "additional"): additional})).await;
+    }
+    let filter = json!([{"key": "unwanted", "operator": "DoesNotExist"}]);
+    let spec = json!({"labelSelector": {"matchExpressions": filter}});
+    let restored = trial.restore(|_| String::new(), spec).await;
+    restored.is_complete();
+
+    let pods = restored.made::<Pod>().await;
+    let claims = restored.made::<PersistentVolumeClaim>().await;
+    let services = restored.made::<Service>().await;
+    let ingresses = restored.made::<Ingress>().await;
+    let maps = restored.made::<ConfigMap>().await;
+    assert!(!maps.contains_key("unwanted"), "the filter leaves it out");
+    for set in SETS {
+        assert_eq!(Restored::seen(set, &pods["all"]), ["ria-v1", "ria-v2"]);
+        let (v1, v2) = (format!("{set}-v1"), format!("{set}-v2"));
+        assert_eq!(Restored::seen(set, &pods[&v1]), ["ria-v1"]);
+        assert_eq!(Restored::seen(set, &claims[&v2]), ["ria-v2"]);
+        // Services have a later step, and labels that were not asked for; the Ingress has only the
+        // former, the ConfigMap both.
+        assert!(services[&v1].version < pods[&v1].version, "{services:?} {pods:?}");
+        assert!(ingresses[&v2].version < claims[&v2].version, "{ingresses:?} {claims:?}");
+        assert!(maps[&v2].version < claims[&v2].version, "{maps:?} {claims:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_action_that_is_not_ready_for_two_seconds_holds_back_its_own_item_only() {
+    let trial = Trial::start("held").await;
+    for set in SETS {
+        // Its own timeout counts, which is longer than the server's.
+        trial.add_parent(set, &format!("{set}-slow"), "wait=60000").await;
+        trial.add_parent(set, &format!("{set}-quick"), "wait=60000").await;
+    }
+    for name in ["a-other", "z-other"] {
+        trial.add_claim(name, json!({})).await;
+    }
+    trial.add_pod("later", json!({}), json!({})).await;
+    let orders = |set: &str| format!("{set}-slow=2000,{set}-quick=0");
+    let restored = trial.restore(orders, json!({})).await;
+    restored.is_complete();
+
+    let claims = restored.made::<PersistentVolumeClaim>().await;
+    let maps = restored.made::<ConfigMap>().await;
+    let pods = restored.made::<Pod>().await;
+    assert_eq!(claims.len(), 6, "{claims:?}");
+    for set in SETS {
+        let slow = format!("{set}-slow");
+        let held = &claims[&slow];
+        let others = claims.iter().filter(|(name, _)| !name.ends_with("-slow"));
+        for (name, other) in others {
+            assert!(other.version < held.version, "{name} was held back, too: {claims:?}");
+        }
+        let questions = restored.questions(set, &slow);
+        let (first, last) = (&questions[0], questions.last().unwrap());
+        assert_eq!((first.1.as_str(), last.1.as_str()), ("no", "yes"), "{questions:?}");
+        assert!(last.0 - first.0 >= 2000, "{questions:?}");
+        assert!(maps[&slow].version < held.version);
+        assert!(maps[&slow].at <= first.0 / 1000, "asked before it was there: {maps:?}");
+        assert!(held.at >= last.0 / 1000, "made before it was ready: {held:?} {questions:?}");
+        assert!(pods["later"].version > held.version, "the next step begins after this one");
+    }
+}
+
+#[tokio::test]
+async fn an_action_that_never_becomes_ready_is_told_and_does_not_stop_the_restore() {
+    let trial = Trial::start("never").await;
+    let app = &trial.app;
+    for set in SETS {
+        trial.add_parent(set, &format!("{set}-own"), "wait=4000").await;
+        trial.add_parent(set, &format!("{set}-server"), "wait=0").await;
+        trial.add_parent(set, &format!("{set}-hangs"), "wait=0").await;
+        // One of the two that it wants is not restored.
+        let some = format!("{set}-some");
+        trial.add_config_map(&some, json!({})).await;
+        let metadata = json!({"name": some});
+        trial.add(json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata})).await;
+        let additional = format!("configmaps/{app}/{some},secrets/{app}/{some}");
+        let orders = json!({key(set, "additional"): additional, key(set, "do"): "wait=0"});
+        trial.add_claim(&some, orders).await;
+    }
+    trial.add_claim("other", json!({})).await;
+    trial.add_pod("later", json!({}), json!({})).await;
+    let orders =
+        |set: &str| format!("{set}-own=never,{set}-server=never,{set}-hangs=hang,{set}-some=0");
+    let restored = trial.restore(orders, json!({"excludedResources": ["secrets"]})).await;
+
+    assert_eq!(restored.status.phase, Some(RestorePhase::PartiallyFailed));
+    assert_eq!(restored.results.warnings.count(), 0, "{:?}", restored.results);
+    let errors = restored.errors();
+    assert_eq!(errors.len(), 6, "{errors:?}");
+    let claims = restored.made::<PersistentVolumeClaim>().await;
+    assert_eq!(claims.len(), 9, "all are there: {claims:?}");
+    assert!(restored.made::<Pod>().await.contains_key("later"));
+    assert!(restored.made::<Secret>().await.is_empty());
+    for set in SETS {
+        let action = key(set, "ria-v2");
+        for (name, limit) in [("own", "4"), ("server", "1.5"), ("hangs", "1.5")] {
+            let expected = format!(
+                "what the action {action} added was not ready within {limit} s; the item is \
+                 restored all the same"
+            );
+            assert_eq!(errors[format!("{set}-{name}").as_str()], expected);
+        }
+        let questions = restored.questions(set, &format!("{set}-own"));
+        // It is asked for as long as it wants to be, not as long as the server would.
+        let (first, last) = (questions[0].0, questions.last().unwrap().0);
+        assert!(last - first > 2500, "{questions:?}");
+        assert!(claims[&format!("{set}-own")].at >= last / 1000, "{claims:?} {questions:?}");
+        assert_eq!(restored.questions(set, &format!("{set}-hangs")).len(), 1);
+        let (_, _, items) = restored.questions(set, &format!("{set}-some")).remove(0);
+        assert_eq!(items, format!("configmaps/{app}/{set}-some"), "only what exists");
+    }
+}
+
+#[tokio::test]
+async fn an_action_that_dies_when_asked_is_told_on_its_item_and_the_rest_is_restored() {
+    let trial = Trial::start("dies").await;
+    for set in SETS {
+        // A plugin that dies takes with it what else it was doing, so it does so a little later.
+        trial.add_parent(set, &format!("{set}-dies"), "sleep=1500,wait=60000").await;
+        trial.add_parent(set, &format!("{set}-unsure"), "wait=60000").await;
+        trial.add_parent(set, &format!("{set}-calm"), "wait=60000").await;
+    }
+    trial.add_claim("other", json!({})).await;
+    trial.add_pod("later", json!({}), json!({})).await;
+    let orders = |set: &str| format!("{set}-dies=die,{set}-unsure=error,{set}-calm=4000");
+    let restored = trial.restore(orders, json!({})).await;
+
+    assert_eq!(restored.status.phase, Some(RestorePhase::PartiallyFailed));
+    let errors = restored.errors();
+    assert_eq!(errors.len(), 4, "{errors:?}");
+    let claims = restored.made::<PersistentVolumeClaim>().await;
+    assert_eq!(claims.len(), 7, "all are there: {claims:?}");
+    let pods = restored.made::<Pod>().await;
+    for set in SETS {
+        let action = key(set, "ria-v2");
+        let unsure = format!("the action {action} cannot say whether what it added is ready: ");
+        let dead = errors[format!("{set}-dies").as_str()];
+        assert!(dead.starts_with(&unsure), "{dead}");
+        assert!(dead.contains("ended in AreAdditionalItemsReady (exit status: 3)"), "{dead}");
+        let expected = format!("{unsure}fixture cannot say; the item is restored all the same");
+        assert_eq!(errors[format!("{set}-unsure").as_str()], expected);
+        // The plugin goes on in a new process, in the questions of others and in later steps.
+        let questions = restored.questions(set, &format!("{set}-calm"));
+        assert_eq!(questions.last().unwrap().1, "yes", "{questions:?}");
+        assert_eq!(Restored::seen(set, &pods["later"]), ["ria-v1", "ria-v2"]);
+    }
+}
