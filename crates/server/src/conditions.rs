@@ -65,7 +65,6 @@ pub fn next(before: &[Condition], run: Run<'_>, now: Timestamp) -> Vec<Condition
 }
 
 /// What there is to say of one type.
-#[derive(Clone, Copy)]
 struct Verdict<'a> {
     status: &'static str,
     reason: &'a str,

@@ -194,9 +194,8 @@ impl Contents {
 }
 
 /// What an object says that it is.
-#[derive(serde::Deserialize)]
+#[derive(Default, serde::Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-#[derive(Default)]
 struct Type {
     kind: String,
     api_version: String,
