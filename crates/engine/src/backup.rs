@@ -58,7 +58,7 @@ use crate::item::Object;
 use crate::journal::{Journal, Recovered};
 use crate::operation::{Operation, record};
 use crate::point::{self, Point};
-use crate::report::{About, Report};
+use crate::report::{About, Message, Report};
 use crate::resource::{GroupResource, Resource, Resources};
 use crate::selection::{self, Action};
 use archive::{Archive, Sealed};
@@ -230,9 +230,15 @@ impl Fatal {
 pub async fn run(run: Run, now: Timestamp) -> Taken {
     let report = Arc::new(Report::default());
     let progress = Arc::clone(&run.progress);
+    let timeout = run.request.item_operation_timeout();
+    let begun = begun_before(&run.recovery.recovered, timeout, now);
     let context = match Box::pin(prepare(run, Arc::clone(&report), now)).await {
         Ok(context) => context,
-        Err(fatal) => return Taken::nothing(fatal, own(report), &progress),
+        // What an earlier process has begun goes on all the same.
+        Err(fatal) => {
+            let nothing = Taken::nothing(fatal, own(report), &progress);
+            return Taken { operations: begun, ..nothing };
+        }
     };
     // It is large, and there is one of it.
     let archive = Box::pin(take(&context)).await;
@@ -268,6 +274,8 @@ struct Context {
     recovery: Recovery,
     /// The number of the next block that is noted.
     blocks: AtomicU64,
+    /// Whether something could not be noted.
+    is_without_notes: AtomicBool,
     spool: Spool,
     budget: Arc<Semaphore>,
     report: Arc<Report>,
@@ -396,6 +404,7 @@ async fn assemble(run: Run, report: Arc<Report>, now: Timestamp) -> Result<Arc<C
         operations: Mutex::default(),
         journal,
         blocks: AtomicU64::new(recovery.recovered.next_block),
+        is_without_notes: AtomicBool::new(false),
         recovery,
         spool,
         budget: collect::budget(),
@@ -600,11 +609,10 @@ impl Taken {
         timeout: Duration,
         began: Timestamp,
     ) -> Self {
-        let records = recovered.finished.iter().flat_map(|ended| ended.backup_operations.clone());
-        let operations = records.filter_map(|one| record::from_backup(one, timeout, began).ok());
-        let nothing = Fatal::GivenUp(reason);
-        let nothing = Self::nothing(nothing, Report::default(), &Progress::default());
-        Self { operations: operations.collect(), ..nothing }
+        let report = Report::default();
+        report.take_over(recovered.thaw_errors.iter().cloned().map(Message::from), []);
+        let nothing = Self::nothing(Fatal::GivenUp(reason), report, &Progress::default());
+        Self { operations: begun_before(recovered, timeout, began), ..nothing }
     }
 
     fn nothing(fatal: Fatal, report: Report, progress: &Progress) -> Self {
@@ -618,6 +626,12 @@ impl Taken {
             hooks: (0, 0),
         }
     }
+}
+
+/// The operations that an earlier process has begun.
+fn begun_before(recovered: &Recovered, timeout: Duration, began: Timestamp) -> Vec<Operation> {
+    let records = recovered.finished.iter().flat_map(|ended| ended.backup_operations.clone());
+    records.filter_map(|one| record::from_backup(one, timeout, began).ok()).collect()
 }
 
 /// The report, which nobody else has any more.

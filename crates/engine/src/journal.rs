@@ -17,7 +17,9 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-/// How often a run is taken up again. One that ends the server each time must not go on for ever.
+use crate::report::Message;
+
+/// How often a run is taken up. One that ends the server each time must not go on for ever.
 pub const ATTEMPTS: usize = 4;
 
 /// Why something could not be noted.
@@ -60,6 +62,11 @@ pub enum Record {
         /// When.
         at: Timestamp,
     },
+    /// A process has left the run in good order, so that the attempt does not count.
+    Left {
+        /// When.
+        at: Timestamp,
+    },
     /// A block is about to be touched.
     Begun(Begun),
     /// A block is over.
@@ -68,6 +75,9 @@ pub enum Record {
     Thawed {
         /// The block.
         block: u64,
+        /// What went wrong with that.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        errors: Vec<Told>,
     },
 }
 
@@ -116,6 +126,9 @@ pub struct Ended {
     /// The items that were visited, stored or not.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub visited: Vec<ResourceIdentifier>,
+    /// Items that its actions wanted restored with it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub additional: Vec<ResourceIdentifier>,
     /// Where the bytes of those that were stored are.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kept: Option<Kept>,
@@ -148,6 +161,18 @@ pub struct Kept {
     pub number: u64,
     /// The SHA-256 of its bytes, in hex.
     pub sha256: String,
+}
+
+impl From<Message> for Told {
+    fn from(message: Message) -> Self {
+        Self { item: message.item.map(Into::into), text: message.text }
+    }
+}
+
+impl From<Told> for Message {
+    fn from(told: Told) -> Self {
+        Self { item: told.item.map(Into::into), text: told.text }
+    }
 }
 
 /// The SHA-256 of bytes, in hex.
@@ -183,6 +208,8 @@ pub struct Recovered {
     pub unfinished: Vec<Begun>,
     /// Pods that may be frozen at this moment, by block.
     pub frozen: BTreeMap<u64, Vec<Pod>>,
+    /// What went wrong when pods were thawed.
+    pub thaw_errors: Vec<Told>,
     /// The number of the next block.
     pub next_block: u64,
 }
@@ -195,6 +222,7 @@ pub fn recover(records: impl IntoIterator<Item = Record>) -> Recovered {
     for record in records {
         match record {
             Record::Attempt { .. } => recovered.attempts += 1,
+            Record::Left { .. } => recovered.attempts = recovered.attempts.saturating_sub(1),
             Record::Begun(block) => {
                 recovered.next_block = recovered.next_block.max(block.block.saturating_add(1));
                 begun.insert(block.block, block);
@@ -206,8 +234,9 @@ pub fn recover(records: impl IntoIterator<Item = Record>) -> Recovered {
                     recovered.finished.push(*ended);
                 }
             }
-            Record::Thawed { block } => {
+            Record::Thawed { block, errors } => {
                 thawed.insert(block);
+                recovered.thaw_errors.extend(errors);
             }
         }
     }
@@ -248,10 +277,13 @@ mod tests {
             begun(2, &[]),
             begun(3, &["c"]),
             attempt(),
-            Record::Thawed { block: 1 },
+            Record::Thawed { block: 1, errors: vec![Told::default()] },
+            attempt(),
+            Record::Left { at: Timestamp::UNIX_EPOCH },
         ]);
         let blocks = |list: &[Begun]| list.iter().map(|block| block.block).collect::<Vec<_>>();
-        assert_eq!(read.attempts, 2);
+        assert_eq!(read.attempts, 2, "what was left in good order does not count");
+        assert_eq!(read.thaw_errors.len(), 1);
         assert_eq!(read.finished.iter().map(|ended| ended.block).collect::<Vec<_>>(), [0]);
         assert_eq!(blocks(&read.unfinished), [1, 2, 3]);
         assert_eq!(read.frozen.keys().copied().collect::<Vec<_>>(), [3]);
@@ -280,7 +312,8 @@ mod tests {
                 hooks_attempted: 2,
                 ..Ended::default()
             })),
-            Record::Thawed { block: 7 },
+            Record::Thawed { block: 7, errors: Vec::new() },
+            Record::Left { at: Timestamp::UNIX_EPOCH },
         ];
         for record in records {
             let text = serde_json::to_string(&record).unwrap();

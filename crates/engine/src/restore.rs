@@ -56,7 +56,7 @@ use tracing::Instrument as _;
 use crate::action::Named;
 use crate::cluster::{Cluster, Discovery};
 use crate::journal::{Journal, Recovered};
-use crate::operation::Operation;
+use crate::operation::{Operation, record};
 use crate::report::{About, Report};
 use crate::resource::{GroupResource, Resources};
 use crate::selection::{self, Action};
@@ -244,9 +244,14 @@ impl Context {
 /// recognised and left as it is.
 pub async fn run(run: Run, now: Timestamp) -> Restored {
     let report = Arc::new(Report::default());
+    let timeout = run.request.timeouts.item_operation;
+    let begun = begun_before(&run.recovered, timeout, now);
     let context = match Box::pin(prepare(run, Arc::clone(&report), now)).await {
         Ok(context) => Arc::new(context),
-        Err(fatal) => return Restored::nothing(fatal, own(report)),
+        // What an earlier process has begun goes on all the same.
+        Err(fatal) => {
+            return Restored { operations: begun, ..Restored::nothing(fatal, own(report)) };
+        }
     };
     // What is cancelled is stopped as well.
     let canceled = async {
@@ -259,6 +264,9 @@ pub async fn run(run: Run, now: Timestamp) -> Restored {
         () = canceled => None,
     };
     let hooks = context.hooks.finish().await;
+    // Hooks that were given up are run by the process that goes on.
+    let is_left = context.stop.is_cancelled() && !context.cancel.is_cancelled();
+    let fatal = fatal.or(is_left.then_some(Fatal::Stopped));
     match Arc::into_inner(context) {
         Some(context) => conclude(context, fatal, hooks, report),
         None => Restored::nothing(Fatal::Stopped, own(report)),
@@ -473,6 +481,12 @@ impl Restored {
             hooks: (0, 0),
         }
     }
+}
+
+/// The operations that an earlier process has begun.
+pub fn begun_before(recovered: &Recovered, timeout: Duration, began: Timestamp) -> Vec<Operation> {
+    let records = recovered.finished.iter().flat_map(|ended| ended.restore_operations.clone());
+    records.filter_map(|one| record::from_restore(one, timeout, began).ok()).collect()
 }
 
 /// The report, which nobody else has any more.

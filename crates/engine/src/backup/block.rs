@@ -27,7 +27,7 @@ use super::hook::{self, Hooks, Plan, Tally};
 use super::item::{self, How, Sink};
 use super::note;
 use super::{Context, filter::Verdict};
-use crate::cluster::Cluster;
+use crate::cluster::{self, Cluster};
 use crate::item::Object;
 use crate::journal::{self, Journal, Record, Recovered};
 use crate::point::{self, Point, Verdict as Passing};
@@ -377,12 +377,20 @@ fn leave_out_all(context: &Context, sink: &Sink<'_>, pods: &[ResourceIdentifier]
     }
 }
 
-/// Runs the post-hooks of a pod. If that breaks off, the other pods are thawed all the same.
-async fn thaw(cluster: &dyn Cluster, pod: &Object, plan: &Plan, report: &Report, tally: &Tally) {
+/// Runs the post-hooks of a pod. If that breaks off, the other pods are thawed all the same. Returns
+/// whether each hook was heard of.
+async fn thaw(
+    cluster: &dyn Cluster,
+    pod: &Object,
+    plan: &Plan,
+    report: &Report,
+    tally: &Tally,
+) -> bool {
     let post = hook::run_post(cluster, pod, plan, report, tally);
-    if AssertUnwindSafe(post).catch_unwind().await.is_err() {
+    let all_heard = AssertUnwindSafe(post).catch_unwind().await.unwrap_or_else(|_| {
         report.error(&pod.id(), "its post-hooks broke off: a defect; see the log");
-    }
+        true
+    });
     let id = pod.id();
     if let Some(freeze) = tally.take_freeze(&id) {
         if let Some(milliseconds) = freeze.milliseconds() {
@@ -391,6 +399,7 @@ async fn thaw(cluster: &dyn Cluster, pod: &Object, plan: &Plan, report: &Report,
             tracing::info!(pod = %id, "the pod had pre-hooks, and no post-hooks");
         }
     }
+    all_heard
 }
 
 /// Thaws pods that may be frozen since the server ended. It needs the cluster, and nothing else: an
@@ -410,27 +419,62 @@ pub async fn thaw_left(
     let resources = discover::resources(&discovery);
     let hooks = Hooks::new(&backup.spec.hooks, &resources).map_err(ThawError::Hooks)?;
     let pods = resources.core("pods").ok_or(ThawError::NoPods)?;
-    let tally = Tally::default();
+    let mut first_error = None;
     for (&block, frozen) in &recovered.frozen {
-        for noted in frozen {
-            let found = cluster.get(pods, &noted.namespace, &noted.name).await;
-            let Some(pod) = found.map_err(ThawError::Cluster)? else { continue };
-            if uid_of(&pod) != noted.uid {
-                continue;
-            }
-            match hooks.plan(&pod) {
-                Ok(plan) => {
-                    tracing::info!(pod = %pod.id(), "thawed, since the server ended meanwhile");
-                    thaw(cluster, &pod, &plan, report, &tally).await;
+        // One block that cannot be thawed now keeps no other frozen.
+        match thaw_block(cluster, pods, &hooks, frozen).await {
+            Ok(told) => {
+                let (errors, warnings) = told.messages();
+                if point::verdict(Point::NoteThawed) == Passing::Go {
+                    let errors = errors.iter().cloned().map(Into::into).collect();
+                    let noted = journal.append(&Record::Thawed { block, errors }).await;
+                    noted.map_err(ThawError::Journal)?;
                 }
-                Err(error) => report.error(&pod.id(), format!("it may be left frozen: {error}")),
+                report.take_over(errors, warnings);
             }
-        }
-        if point::verdict(Point::NoteThawed) == Passing::Go {
-            journal.append(&Record::Thawed { block }).await.map_err(ThawError::Journal)?;
+            Err(error) => {
+                first_error.get_or_insert(error);
+            }
         }
     }
-    Ok(())
+    first_error.map_or(Ok(()), |error| Err(ThawError::Cluster(error)))
+}
+
+/// Thaws the pods of a block. An error means that one of them may be frozen still.
+async fn thaw_block(
+    cluster: &dyn Cluster,
+    pods: &Arc<Resource>,
+    hooks: &Hooks,
+    frozen: &[journal::Pod],
+) -> Result<Report, cluster::Error> {
+    let (report, tally) = (Report::default(), Tally::default());
+    let mut first_error = None;
+    for noted in frozen {
+        let pod = match cluster.get(pods, &noted.namespace, &noted.name).await {
+            Ok(Some(pod)) if uid_of(&pod) == noted.uid => pod,
+            // It is gone, or another has its name.
+            Ok(_) => continue,
+            Err(error) => {
+                first_error.get_or_insert(error);
+                continue;
+            }
+        };
+        let id = pod.id();
+        match hooks.plan(&pod) {
+            Ok(plan) if plan.post.is_empty() => {
+                report.warning(&id, "nobody says how it is thawed: it may be left frozen");
+            }
+            Ok(plan) => {
+                tracing::info!(pod = %id, "thawed, since the server ended meanwhile");
+                if !thaw(cluster, &pod, &plan, &report, &tally).await {
+                    let why = format!("the post-hooks of {id} may not have been run");
+                    first_error.get_or_insert(cluster::Error::Unreachable(why));
+                }
+            }
+            Err(error) => report.error(&id, format!("it may be left frozen: {error}")),
+        }
+    }
+    first_error.map_or(Ok(report), Err)
 }
 
 /// Why pods may still be frozen.

@@ -6,6 +6,7 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use bowline_plugin::ResourceIdentifier;
 use bytes::Bytes;
@@ -26,10 +27,16 @@ use crate::resource::GroupResource;
 /// How large what is kept of a block may be. A larger one is not kept, and done again if need be.
 const LARGEST: u64 = 256 << 20;
 
+/// The pause before the bucket is asked again for what was kept; it doubles up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
 /// What comes of a block, until it is noted.
 pub(super) struct Noted {
     block: u64,
     has_pods: bool,
+    /// Whether its beginning is in the journal.
+    is_noted: bool,
     pub(super) report: Report,
     pub(super) tally: Tally,
     inner: Mutex<Inner>,
@@ -76,7 +83,8 @@ pub(super) fn intents<'a>(
     intents
 }
 
-/// Notes that a block is about to be touched. An error means that it must not be.
+/// Notes that a block is about to be touched. An error means that it must not be: without a note a pod
+/// could stay frozen. Where no pod is, a backup without a note is better than none, and it is told.
 pub(super) async fn begin(
     context: &Context,
     pods: Vec<Pod>,
@@ -84,31 +92,43 @@ pub(super) async fn begin(
 ) -> Result<Noted, crate::journal::Error> {
     let block = context.blocks.fetch_add(1, Ordering::Relaxed);
     let has_pods = !pods.is_empty();
+    let (report, tally) = Default::default();
+    let mut is_noted = true;
     if point::verdict(Point::NoteBegun) == Verdict::Go {
-        context.journal.append(&Record::Begun(Begun { block, pods, intents })).await?;
+        let noted = context.journal.append(&Record::Begun(Begun { block, pods, intents })).await;
+        match noted {
+            Ok(()) => {}
+            Err(error) if has_pods => return Err(error),
+            Err(error) => {
+                is_noted = false;
+                if !context.is_without_notes.swap(true, Ordering::Relaxed) {
+                    let text = format!(
+                        "{error}; items are backed up all the same, and if the server ends now, \
+                         plugins are shown them again"
+                    );
+                    context.report.warning(About::Run, text);
+                }
+            }
+        }
     }
     point::pass(Point::Begun);
-    let (report, tally) = Default::default();
-    Ok(Noted { block, has_pods, report, tally, inner: Mutex::default() })
+    Ok(Noted { block, has_pods, is_noted, report, tally, inner: Mutex::default() })
 }
 
 /// Notes what came of a block, and hands it on.
 pub(super) async fn end(context: &Context, noted: Noted, is_whole: bool, archive: &Archive) {
-    let Noted { block, has_pods, report, tally, inner } = noted;
+    let Noted { block, has_pods, is_noted, report, tally, inner } = noted;
     let Inner { visited, operations, stored } =
         inner.into_inner().unwrap_or_else(PoisonError::into_inner);
     let (errors, warnings) = report.messages();
     if !is_whole {
         // It was broken off, so it is not finished; but nobody is frozen any more.
         if has_pods {
-            note(context, &Record::Thawed { block }).await;
+            note(context, &Record::Thawed { block, errors: Vec::new() }).await;
         }
-    } else if let Some(kept) = keep(context, block, &stored).await {
+    } else if is_noted && let Some(kept) = keep(context, block, &stored).await {
         let (hooks_attempted, hooks_failed) = tally.counts();
-        let told = |message: &Message| Told {
-            item: message.item.clone().map(Into::into),
-            text: message.text.clone(),
-        };
+        let told = |message: &Message| Told::from(message.clone());
         let run = context.request.of();
         let ended = Ended {
             block,
@@ -188,6 +208,10 @@ async fn keep(context: &Context, block: u64, stored: &[(Object, Entry)]) -> Opti
             return None;
         }
     };
+    if packed.len() as u64 > LARGEST {
+        tracing::warn!("a block is too large to be kept in case the server ends");
+        return None;
+    }
     let sha256 = digest(&packed);
     point::pass(Point::Keep);
     let Context { store, request, .. } = context;
@@ -217,10 +241,16 @@ fn pack<'a>(objects: impl Iterator<Item = &'a Object>) -> serde_json::Result<Byt
 
 /// Takes over the blocks that an earlier process has finished, and tells of those that it has not.
 pub(super) async fn replay(context: &Context, recovery: &Recovery, archive: &Archive) {
-    for ended in &recovery.recovered.finished {
+    let recovered = &recovery.recovered;
+    let thawed = recovered.thaw_errors.iter().cloned().map(Message::from);
+    context.report.take_over(thawed, []);
+    for ended in &recovered.finished {
+        if context.has_stopped() {
+            return;
+        }
         replay_block(context, ended, archive).await;
     }
-    for begun in &recovery.recovered.unfinished {
+    for begun in &recovered.unfinished {
         for Intent { plugin, item } in &begun.intents {
             let id: ResourceIdentifier = item.clone().into();
             let text = format!(
@@ -233,8 +263,7 @@ pub(super) async fn replay(context: &Context, recovery: &Recovery, archive: &Arc
 }
 
 async fn replay_block(context: &Context, ended: &Ended, archive: &Archive) {
-    let message =
-        |told: &Told| Message { item: told.item.clone().map(Into::into), text: told.text.clone() };
+    let message = |told: &Told| Message::from(told.clone());
     context.report.take_over(ended.errors.iter().map(message), ended.warnings.iter().map(message));
     context.hook_tally.take_over((ended.hooks_attempted, ended.hooks_failed));
     for id in &ended.visited {
@@ -272,7 +301,16 @@ async fn replay_block(context: &Context, ended: &Ended, archive: &Archive) {
 async fn unpack(context: &Context, ended: &Ended) -> Result<Vec<Object>, String> {
     let Some(kept) = &ended.kept else { return Ok(Vec::new()) };
     let Context { store, request, .. } = context;
-    let read = store.scratch(&request.uid, kept.number, LARGEST).await;
+    let mut pause = FIRST_PAUSE;
+    let read = loop {
+        match store.scratch(&request.uid, kept.number, LARGEST).await {
+            Err(error) if error.is_retryable() && pause < LONGEST_PAUSE => {
+                tokio::time::sleep(pause).await;
+                pause *= 2;
+            }
+            read => break read,
+        }
+    };
     let packed = match read {
         Ok(Some(packed)) => packed,
         Ok(None) => return Err(format!("object {} is not in the bucket", kept.number)),

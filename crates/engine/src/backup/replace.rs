@@ -4,7 +4,7 @@
 //! into a file without a name, and from there back again, with these items in the place of their
 //! earlier forms. The copy in the bucket is replaced in one go, so a kill leaves one or the other.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,6 +20,7 @@ use super::item::{self, How, Sink};
 use super::spool::{Place, Spool};
 use super::{Context, Fatal, Run, assemble, own, upload};
 use crate::item::Object;
+use crate::journal::Recovered;
 use crate::operation::Operation;
 use crate::report::Report;
 
@@ -64,33 +65,46 @@ impl Fresh {
 }
 
 /// The items that operations ask to be stored again, each once.
-pub fn items_of(operations: &[Operation]) -> Vec<ResourceIdentifier> {
-    let mut items: Vec<_> =
-        operations.iter().flat_map(|operation| operation.post_operation_items.clone()).collect();
-    items.sort();
-    items.dedup();
-    items
+pub fn items_of(operations: &[Operation]) -> BTreeSet<ResourceIdentifier> {
+    operations.iter().flat_map(|operation| operation.post_operation_items.clone()).collect()
 }
 
-/// Stores items again in the archive of a backup.
-pub async fn run(run: Run, items: Vec<ResourceIdentifier>, now: Timestamp) -> Replaced {
+/// The items that a journal says are to be stored again.
+pub fn noted(recovered: &Recovered) -> BTreeSet<ResourceIdentifier> {
+    let records = recovered.finished.iter().flat_map(|ended| &ended.backup_operations);
+    records.flat_map(|one| one.spec.post_operation_items.iter().cloned()).map(Into::into).collect()
+}
+
+/// Stores items again in the archive of a backup. The operations file, which names them, lies in the
+/// bucket; who can write that must not get to see the whole cluster. So the filters of the backup hold,
+/// but for items that its own notes name (`noted`): actions may want what users did not.
+pub async fn run(
+    run: Run,
+    items: &BTreeSet<ResourceIdentifier>,
+    noted: &BTreeSet<ResourceIdentifier>,
+    now: Timestamp,
+) -> Replaced {
     let report = Arc::new(Report::default());
     let context = match Box::pin(assemble(run, Arc::clone(&report), now)).await {
         Ok(context) => context,
         Err(fatal) => return Replaced { report: own(report), outcome: Err(fatal) },
     };
-    let outcome = replace(&context, items).await;
+    let outcome = replace(&context, items, noted).await;
     drop(context);
     Replaced { report: own(report), outcome }
 }
 
-async fn replace(context: &Context, items: Vec<ResourceIdentifier>) -> Result<usize, Fatal> {
+async fn replace(
+    context: &Context,
+    items: &BTreeSet<ResourceIdentifier>,
+    noted: &BTreeSet<ResourceIdentifier>,
+) -> Result<usize, Fatal> {
     let sink = Sink::fresh(Fresh::new(context.spool.clone()));
-    for id in &items {
+    for id in items {
         if context.is_over() {
             return Err(Fatal::Canceled);
         }
-        visit(context, id, &sink).await;
+        visit(context, id, noted.contains(id), &sink).await;
     }
     let Some(Fresh { spool, places, names }) = sink.into_fresh() else { return Ok(0) };
     let places = places.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -104,7 +118,7 @@ async fn replace(context: &Context, items: Vec<ResourceIdentifier>) -> Result<us
     Ok(count)
 }
 
-async fn visit(context: &Context, id: &ResourceIdentifier, sink: &Sink<'_>) {
+async fn visit(context: &Context, id: &ResourceIdentifier, is_wanted: bool, sink: &Sink<'_>) {
     let Some((resource, id)) = context.resolve(id) else {
         let text = "an operation asked to store it again, and the cluster has no such kind";
         context.report.error(id, text);
@@ -112,7 +126,7 @@ async fn visit(context: &Context, id: &ResourceIdentifier, sink: &Sink<'_>) {
     };
     match context.cluster.get(&resource, &id.namespace, &id.name).await {
         Ok(Some(object)) => {
-            let how = How { is_wanted: true, ..How::default() };
+            let how = How { is_wanted, ..How::default() };
             item::visit(context, object, how, sink).await;
         }
         // Its earlier form stays.

@@ -48,7 +48,8 @@ pub enum Why {
 pub struct Effects {
     /// When to ask the plugin next; none when it has ended.
     pub poll_at: Option<Timestamp>,
-    /// Whether to ask the plugin to stop it, now.
+    /// Whether to ask the plugin to stop it, now. Also of one that has ended because nobody could hear
+    /// of it any more.
     pub cancel: bool,
     /// Whether something changed that is worth keeping.
     pub changed: bool,
@@ -70,7 +71,7 @@ pub fn step(
     let mut effects = Effects::default();
     match observation {
         Observation::Told(progress) => told(&mut next, progress),
-        Observation::Unanswered(error) => unanswered(&mut next, &error, now),
+        Observation::Unanswered(error) => unanswered(&mut next, &error, &mut effects, now),
         Observation::Unwanted(why) => stop(&mut next, why, &mut effects, now),
         Observation::Asked(answer) => asked(&mut next, answer),
         Observation::Passed => {}
@@ -83,9 +84,7 @@ pub fn step(
     }
     effects.changed = next != *operation;
     effects.ended = next.state.is_terminal();
-    if effects.ended {
-        effects.cancel = false;
-    } else {
+    if !effects.ended {
         effects.poll_at = Some(poll_at(&next, longest, now));
     }
     (next, effects)
@@ -113,7 +112,7 @@ fn told(operation: &mut Operation, progress: Progress) {
     operation.progress = progress;
 }
 
-fn unanswered(operation: &mut Operation, error: &Error, now: Timestamp) {
+fn unanswered(operation: &mut Operation, error: &Error, effects: &mut Effects, now: Timestamp) {
     let class = error.class();
     let before = operation.trouble.take();
     let trouble = Trouble {
@@ -136,6 +135,8 @@ fn unanswered(operation: &mut Operation, error: &Error, now: Timestamp) {
         }),
     };
     if let Some(reason) = verdict {
+        // It may go on, for all we know.
+        effects.cancel = operation.stopping.is_none();
         operation.state = State::Failed(match &operation.stopping {
             Some(stopping) => stopped(operation, stopping, &reason),
             None => reason,

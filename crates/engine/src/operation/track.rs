@@ -153,7 +153,11 @@ impl Tracker<'_> {
         }
         loop {
             if effects.cancel {
-                effects = self.ask_to_stop(place).await;
+                let asked = self.ask_to_stop(place).await;
+                if effects.ended {
+                    return;
+                }
+                effects = asked;
                 continue;
             }
             let Some(poll_at) = effects.poll_at else { return };
@@ -183,7 +187,10 @@ impl Tracker<'_> {
         if Timestamp::now() >= operation.deadline {
             return Observation::Passed;
         }
-        self.rate.turn(&operation.plugin).await;
+        // What is to stop has little time to say that it has.
+        if operation.stopping.is_none() {
+            self.rate.turn(&operation.plugin).await;
+        }
         let limit = self.deadlines.poll.min(since(Timestamp::now(), last_moment(&operation)));
         match timeout(limit, self.asker.progress(&operation)).await {
             Ok(Ok(progress)) => Observation::Told(progress),

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bowline_plugin::ResourceIdentifier;
 use futures::future::BoxFuture;
 use serde_json::Value;
+use tokio::sync::SemaphorePermit;
 
 use super::apply::Applied;
 use super::once::Turn;
@@ -74,6 +75,7 @@ impl Visitor for Restorer {
         why: Why<'a>,
     ) -> BoxFuture<'a, ()> {
         Box::pin(async move {
+            let _room = room(context, &id, why).await;
             if context.has_stopped() {
                 return;
             }
@@ -105,6 +107,19 @@ impl Visitor for Restorer {
     }
 }
 
+/// Waits until there is memory for an item whose turn it is. One that another needs does not wait:
+/// the other holds what it would wait for.
+pub(super) async fn room<'a>(
+    context: &'a Context,
+    id: &ResourceIdentifier,
+    why: Why<'_>,
+) -> Option<SemaphorePermit<'a>> {
+    match why {
+        Why::Turn => context.pace.room(context.contents.size(id)).await,
+        Why::NeededBy { .. } => None,
+    }
+}
+
 /// How the work on an item ended.
 enum Ended {
     /// It is in the cluster; this was done for it.
@@ -125,6 +140,8 @@ pub(super) struct Working<'a> {
     /// What the actions have told of it, and begun, until that is noted.
     report: Report,
     operations: Mutex<Vec<Operation>>,
+    /// What they want restored with it whatever the filters say, so that nobody else brings it.
+    additional: Mutex<Vec<ResourceIdentifier>>,
 }
 
 impl<'a> Working<'a> {
@@ -133,13 +150,23 @@ impl<'a> Working<'a> {
         world: &'a Arc<World>,
         id: &'a ResourceIdentifier,
     ) -> Self {
-        let (report, operations) = Default::default();
-        Self { context, world, id, target: None, report, operations }
+        let (report, operations, additional) = Default::default();
+        Self { context, world, id, target: None, report, operations, additional }
     }
 
     /// An action has begun an operation.
     fn begin_operation(&self, operation: Operation) {
         self.operations.lock().unwrap_or_else(PoisonError::into_inner).push(operation);
+    }
+
+    /// An action wants another item restored.
+    fn add(&self, id: ResourceIdentifier) {
+        self.additional.lock().unwrap_or_else(PoisonError::into_inner).push(id);
+    }
+
+    /// The items that were added.
+    fn additional(&self) -> Vec<ResourceIdentifier> {
+        self.additional.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The operations that were begun.

@@ -86,6 +86,7 @@ impl Notes {
         acted: &Result<Acted, String>,
         operations: &[Operation],
         report: &Report,
+        additional: Vec<ResourceIdentifier>,
         request: &Request,
     ) {
         let kept = match acted {
@@ -97,17 +98,16 @@ impl Notes {
             _ => None,
         };
         let (errors, warnings) = report.messages();
-        let told =
-            |message: Message| Told { item: message.item.map(Into::into), text: message.text };
         let run = request.of();
         let ended = Ended {
             block,
             visited: vec![id.clone().into()],
+            additional: additional.into_iter().map(Into::into).collect(),
             kept,
             failed: acted.as_ref().err().cloned(),
             restore_operations: operations.iter().map(|one| record::of_restore(one, run)).collect(),
-            errors: errors.into_iter().map(told).collect(),
-            warnings: warnings.into_iter().map(told).collect(),
+            errors: errors.into_iter().map(Told::from).collect(),
+            warnings: warnings.into_iter().map(Told::from).collect(),
             ..Ended::default()
         };
         if point::verdict(Point::NoteEnded) == Verdict::Go
@@ -133,6 +133,15 @@ impl Notes {
                 None
             }
         }
+    }
+
+    /// What the actions of an item wanted restored with it in an earlier process.
+    pub(super) fn additional_before(&self, id: &ResourceIdentifier) -> Vec<ResourceIdentifier> {
+        let ended = self.past.get(id);
+        ended
+            .into_iter()
+            .flat_map(|ended| ended.additional.iter().cloned().map(Into::into))
+            .collect()
     }
 
     /// What the actions made of an item in an earlier process, if they saw it there.
@@ -163,8 +172,7 @@ impl Notes {
 
 /// Takes over what an earlier process has noted.
 pub(super) fn replay(context: &Context, recovered: &Recovered) {
-    let message =
-        |told: &Told| Message { item: told.item.clone().map(Into::into), text: told.text.clone() };
+    let message = |told: &Told| Message::from(told.clone());
     for ended in &recovered.finished {
         let (errors, warnings) = (ended.errors.iter(), ended.warnings.iter());
         context.report.take_over(errors.map(message), warnings.map(message));

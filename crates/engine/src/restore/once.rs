@@ -3,6 +3,8 @@
 //! An item may be wanted by its turn and by items that need it. Who comes first does the work; an
 //! item that needs it waits. Items that need each other in a circle do not wait for ever: the one
 //! whose waiting would close the circle goes on as if the other were done.
+//!
+//! An item that must be shown to an action a second time is so alone ([`Once::alone`]).
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,6 +16,8 @@ use tokio::sync::watch;
 #[derive(Debug, Default)]
 pub(super) struct Once {
     inner: Mutex<Inner>,
+    /// Held by who does something again.
+    again: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -73,6 +77,11 @@ impl Once {
     /// Whether an item is done and in the cluster.
     pub(super) fn exists(&self, id: &ResourceIdentifier) -> bool {
         matches!(self.lock().states.get(id), Some(State::Done { exists: true }))
+    }
+
+    /// Waits until nobody else does something again, and keeps it so.
+    pub(super) async fn alone(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.again.lock().await
     }
 
     fn begin(&self, id: &ResourceIdentifier, needed_by: Option<&ResourceIdentifier>) -> Begun<'_> {

@@ -1,8 +1,11 @@
-//! How many requests the API server gets at a time.
+//! How many requests the API server gets at a time, and how many bytes of items are in memory.
 //!
-//! It starts at a limit and halves it whenever the API server says that it has too much to do; with
-//! each round of requests that went well it grows again by one. Whoever waits for another item
-//! holds no place here.
+//! The number of requests starts at a limit and is halved whenever the API server says that it has too
+//! much to do; with each round of requests that went well it grows again by one. Whoever waits for
+//! another item holds no place here.
+//!
+//! Most items are small, and many of them are worked on side by side. Of large ones there is only
+//! [room](Pace::room) for a few.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -18,9 +21,14 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
+/// How large the items in work may be together, in KiB. Each is in memory several times over: as it
+/// was stored, as JSON before and after the actions, as a request and as its answer.
+const ROOM: u32 = 8 << 10;
+
 /// A limit that learns.
 #[derive(Debug)]
 pub(super) struct Pace {
+    room: Semaphore,
     places: Semaphore,
     state: Mutex<State>,
 }
@@ -68,9 +76,19 @@ impl Pace {
     pub(super) fn new(highest: usize) -> Self {
         let highest = highest.max(1);
         Self {
+            room: Semaphore::new(ROOM as usize),
             places: Semaphore::new(highest),
             state: Mutex::new(State { limit: highest, highest, good: 0, owed: 0 }),
         }
+    }
+
+    /// Waits for room for an item of so many bytes, which is free again when this is dropped. One that
+    /// is larger than all the room has it for itself.
+    ///
+    /// It must be asked for before anything that another item may wait for.
+    pub(super) async fn room(&self, bytes: usize) -> Option<SemaphorePermit<'_>> {
+        let wanted = u32::try_from(bytes.div_ceil(1 << 10)).unwrap_or(ROOM).clamp(1, ROOM);
+        self.room.acquire_many(wanted).await.ok()
     }
 
     /// Makes a request, again where the API server is too busy or did not answer. So it must be one
@@ -141,6 +159,7 @@ fn may_pass(error: &Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures::FutureExt as _;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[test]
@@ -154,6 +173,23 @@ mod tests {
         assert_eq!(state.after_good(), Change::More);
         assert_eq!([state.after_good(), state.after_good()], [Change::Same, Change::More]);
         assert_eq!(state.limit, 3);
+    }
+
+    #[tokio::test]
+    async fn there_is_room_for_many_small_items_and_few_large_ones() {
+        const MIB: usize = 1 << 20;
+        let pace = Pace::new(1);
+        let small: Vec<_> = (0..96).map(|_| pace.room(4000).now_or_never()).collect();
+        assert!(small.iter().all(Option::is_some));
+        drop(small);
+        let large: Vec<_> = (0..8).map(|_| pace.room(MIB).now_or_never()).collect();
+        assert!(large.iter().all(Option::is_some));
+        assert!(pace.room(1).now_or_never().is_none(), "it is full");
+        drop(large);
+        let huge = pace.room(100 * MIB).now_or_never();
+        assert!(huge.is_some() && pace.room(1).now_or_never().is_none());
+        drop(huge);
+        assert!(pace.room(usize::MAX).now_or_never().is_some());
     }
 
     #[tokio::test(start_paused = true)]

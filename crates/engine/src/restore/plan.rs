@@ -34,7 +34,7 @@ use tokio_util::sync::CancellationToken;
 use super::apply::{self, Decision};
 use super::download::Volumes;
 use super::item::prepare::{Found, Ready, Shaped, Stored};
-use super::item::{Visitor, Why, Working};
+use super::item::{Visitor, Why, Working, room};
 use super::once::Turn;
 use super::order::{self, Priorities};
 use super::request::Request;
@@ -222,6 +222,7 @@ impl Visitor for Planner {
         why: Why<'a>,
     ) -> BoxFuture<'a, ()> {
         Box::pin(async move {
+            let _room = room(context, &id, why).await;
             let Turn::Mine(working) = context.once.take(&id, why.parent()).await else { return };
             let mut item = Working::new(context, world, &id);
             let finding = match item.find(why) {

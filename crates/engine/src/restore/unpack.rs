@@ -135,6 +135,14 @@ impl Contents {
         self.kinds.get(&resource).is_some_and(|kind| kind.items.contains_key(&key))
     }
 
+    /// How many bytes an item has; none if it is not there.
+    pub fn size(&self, id: &ResourceIdentifier) -> usize {
+        let resource = GroupResource::new(&id.group, &id.resource);
+        let key = (id.namespace.clone(), id.name.clone());
+        let extent = self.kinds.get(&resource).and_then(|kind| kind.items.get(&key));
+        extent.map_or(0, |extent| extent.length)
+    }
+
     /// The namespaces that something is in.
     pub fn namespaces(&self) -> Vec<&str> {
         let all = self.kinds.values().flat_map(Kind::items).map(|(namespace, _)| namespace);

@@ -180,7 +180,7 @@ async fn pods_that_were_frozen_are_thawed_and_others_of_their_name_are_not() {
         let backup = Backup::default();
         thaw_left(&cluster, &backup, &recovered, &journal, &report).await.unwrap();
         assert_eq!(commands(&cluster), expected, "{uid}");
-        assert_eq!(journal.records(), [Record::Thawed { block: 7 }]);
+        assert_eq!(journal.records(), [Record::Thawed { block: 7, errors: Vec::new() }]);
         assert_eq!(report.errors(), 0);
     }
 }
@@ -203,11 +203,12 @@ async fn items_that_operations_changed_are_replaced_in_the_archive_and_nothing_e
     changed["data"] = json!({"is": "final"});
     cluster.put(changed);
     cluster.put(config_map("shop", "new"));
-    let mut items = replace::items_of(&before.taken.operations);
+    let noted = replace::items_of(&before.taken.operations);
+    let mut items = noted.clone();
     items.extend([map_id("new"), map_id("gone")]);
     let run = run_of(&cluster, json!({}), store.clone()).await;
     let name = run.request.name.clone();
-    let replaced = replace::run(run, items, Timestamp::UNIX_EPOCH).await;
+    let replaced = replace::run(run, &items, &noted, Timestamp::UNIX_EPOCH).await;
     assert_eq!(replaced.report.errors(), 0);
     assert_eq!(replaced.outcome.unwrap(), 3);
     let after = crate::backup::archive_of(&store, &name).await;

@@ -16,17 +16,19 @@ mod items;
 mod recover;
 mod wait;
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU8};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bowline_api::{Backup, BackupPhase, BackupStatus};
 use bowline_engine::backup::request::{self, Prepared, Request};
-use bowline_engine::backup::{Recovery, finalize};
+use bowline_engine::backup::{Recovery, finalize, replace};
 use bowline_engine::journal::{Journal as _, Record, Recovered, recover};
 use bowline_engine::operation::record::Of;
 use bowline_engine::phase::{Stage, backup_stage};
 use bowline_engine::point::{self, Point};
+use bowline_plugin::ResourceIdentifier;
 use bowline_plugin_host as plugin_host;
 use bowline_store::name::RunUid;
 use bowline_store::store::Committed;
@@ -41,11 +43,13 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
 use super::look::{Life, Looks};
-use super::lookup::OpenError;
-use super::operations::{CANCELED, CANCELED_PREFIX, cancelable, canceled, is_canceled};
+use super::lookup::{OpenError, presume_available};
+use super::operations::{
+    CANCELED, CANCELED_PREFIX, cancelable, canceled, is_canceled, tell_canceling,
+};
 use super::run::patiently;
 use crate::conditions::{self, Cancel};
-use crate::end::Standing;
+use crate::end::{End, Standing};
 use crate::events::Milestone;
 use crate::journal::{self, ConfigMaps};
 use crate::log::RunLog;
@@ -107,7 +111,7 @@ async fn work(
         return Ok(Next::Done);
     }
     if is_canceled(&backup) && phase_of(&backup).is_none_or(|phase| backup_stage(phase).is_none()) {
-        refuse_canceled(&api, &backup).await?;
+        refuse_canceled(&context, &api, &backup).await?;
         return Ok(Next::Done);
     }
     let log = RunLog::new();
@@ -145,6 +149,8 @@ struct Course<'a> {
     log_is_short: AtomicBool,
     /// The last quarter of its operations that was told, in percent.
     told: AtomicU8,
+    /// The items to store again that the journal knows of.
+    noted: Mutex<BTreeSet<ResourceIdentifier>>,
     /// Set when its user cancels it.
     cancel: CancellationToken,
 }
@@ -181,7 +187,13 @@ fn carry_on<'a>(
                 _ => Box::pin(take_up(context, api, backup, log, &cancel)).await,
             }
         };
-        cancelable(going, canceled(watched, &watched_backup), &cancel).await
+        let conditions = |backup: &Backup| {
+            phase_of(backup).and_then(backup_stage)?;
+            let status = backup.status.clone().unwrap_or_default();
+            Some(with_conditions(&status, true).conditions)
+        };
+        let told = tell_canceling(context, api, &watched_backup, conditions);
+        cancelable(going, canceled(watched, &watched_backup), &cancel, told).await
     })
 }
 
@@ -200,7 +212,7 @@ async fn start(
         request::prepare(&backup, &known.facts, &known.defaults, Timestamp::now());
     let request = match outcome {
         Ok(request) => request,
-        Err(errors) => return refuse(api, &backup, &errors).await,
+        Err(errors) => return refuse(context, api, &backup, &errors).await,
     };
     let opened = match known.open(context).await {
         Err(error) if error.is_retryable() && has_time(waits) => {
@@ -217,7 +229,7 @@ async fn start(
         Err(error) => {
             let reason = format!("cannot open the storage location: {}", one_line(&error));
             let status = failed(&backup.status.clone().unwrap_or_default(), reason);
-            write_end(context, api, &backup, &status).await?;
+            write_end(context, api, &backup, &status, is_canceled(&backup)).await?;
             return Ok(());
         }
     };
@@ -240,7 +252,7 @@ async fn take_up(
             (Ok(name), Ok(uid)) => (name, uid),
             (Err(error), _) | (_, Err(error)) => {
                 let status = failed(&backup.status.clone().unwrap_or_default(), error.to_string());
-                write_end(context, api, &backup, &status).await?;
+                write_end(context, api, &backup, &status, is_canceled(&backup)).await?;
                 return Ok(());
             }
         };
@@ -268,6 +280,8 @@ impl<'a> Course<'a> {
         let opened = ConfigMaps::open(client, namespace, &uid, "Backup", name.as_str()).await?;
         let (journal, records) = opened;
         let (journal, plugins) = (Arc::new(journal), context.host.run());
+        let recovered = recover(records);
+        let noted = Mutex::new(replace::noted(&recovered));
         let stage = phase_of(&backup).and_then(backup_stage);
         let log_is_short = AtomicBool::new(stage.is_some_and(|stage| stage > Stage::Items));
         let course = Self {
@@ -281,9 +295,10 @@ impl<'a> Course<'a> {
             log,
             log_is_short,
             told: AtomicU8::new(0),
+            noted,
             cancel,
         };
-        Ok((course, recover(records)))
+        Ok((course, recovered))
     }
 
     /// Goes through the stages that are left.
@@ -299,12 +314,14 @@ impl<'a> Course<'a> {
                     }
                 }
                 Then::Over(status) => {
-                    write_end(self.context, self.api, &self.backup, &status).await?;
+                    let is_asked = self.is_canceled();
+                    write_end(self.context, self.api, &self.backup, &status, is_asked).await?;
                     point::pass(Point::BackupOver);
                     return self.forget().await;
                 }
                 Then::Gone => return self.forget().await,
                 Then::Left => {
+                    self.note_left().await;
                     self.plugins.end().await;
                     return Ok(());
                 }
@@ -336,12 +353,30 @@ impl<'a> Course<'a> {
         Ok(())
     }
 
+    /// Notes that this process has left the backup in good order.
+    async fn note_left(&self) {
+        if let Err(error) = self.journal.append(&Record::Left { at: Timestamp::now() }).await {
+            tracing::warn!("{error}; this attempt counts as one that failed");
+        }
+    }
+
+    /// Whether the Backup is still there.
+    async fn is_there(&self) -> Result<bool, WorkError> {
+        let found = self.api.get_opt(&self.backup.name_any()).await?;
+        Ok(found.is_some_and(|found| found.uid() == self.backup.uid()))
+    }
+
     /// Notes that this process has taken the backup up.
     async fn note_attempt(&self) -> Result<(), WorkError> {
         let noted = self.journal.append(&Record::Attempt { at: Timestamp::now() }).await;
         noted.map_err(|error| WorkError::Thaw(error.to_string()))?;
         point::pass(Point::Attempt);
         Ok(())
+    }
+
+    /// Whether somebody wants it to stop.
+    fn is_canceled(&self) -> bool {
+        self.cancel.is_cancelled() || is_canceled(&self.backup)
     }
 
     /// The run, as its operations name it.
@@ -361,7 +396,8 @@ impl<'a> Course<'a> {
 
     /// What the engine needs to know of the backup, looked up anew.
     async fn request(&self) -> Result<Result<Request, String>, WorkError> {
-        let known = facts::gather(self.context, &self.backup).await?;
+        let mut known = facts::gather(self.context, &self.backup).await?;
+        presume_available(&mut known.facts.storage_location);
         let Prepared { outcome, .. } =
             request::prepare(&self.backup, &known.facts, &known.defaults, Timestamp::now());
         Ok(outcome.map_err(|errors| errors.join("; ")))
@@ -369,26 +405,36 @@ impl<'a> Course<'a> {
 }
 
 /// Writes that a backup was cancelled before it began.
-async fn refuse_canceled(api: &Api<Backup>, backup: &Backup) -> Result<(), WorkError> {
+async fn refuse_canceled(
+    context: &Context,
+    api: &Api<Backup>,
+    backup: &Backup,
+) -> Result<(), WorkError> {
     let status = canceled_status(&backup.status.clone().unwrap_or_default());
     let version = backup.resource_version();
-    let change = json!(with_conditions(backup, &status));
+    let mut change = json!(with_conditions(&status, true));
+    change["queuePosition"] = Value::Null;
     match patch::patch_status(api, &backup.name_any(), version.as_deref(), change).await {
-        Err(error) if patch::is_missing(&error) => Ok(()),
-        written => Ok(written.map(drop)?),
+        Err(error) if patch::is_missing(&error) => return Ok(()),
+        written => written.map(drop)?,
     }
+    context.metrics.run_ended(RunKind::Backup, End::Failed);
+    context.events.tell(backup, Milestone::Canceled).await;
+    Ok(())
 }
 
 /// The status of a backup that was cancelled.
 fn canceled_status(status: &BackupStatus) -> BackupStatus {
-    failed(status, format!("{CANCELED_PREFIX}{CANCELED}"))
+    let reason = format!("{CANCELED_PREFIX}{CANCELED}");
+    // What else there is to say of it is in the results.
+    BackupStatus { failure_reason: reason.clone(), ..failed(status, reason) }
 }
 
-/// A status, with the conditions that follow from it.
-fn with_conditions(backup: &Backup, status: &BackupStatus) -> BackupStatus {
+/// A status, with the conditions that follow from it, and from whether somebody asked for a cancel.
+fn with_conditions(status: &BackupStatus, is_asked: bool) -> BackupStatus {
     let cancel = if status.failure_reason.starts_with(CANCELED_PREFIX) {
         Cancel::Done
-    } else if is_canceled(backup) {
+    } else if is_asked {
         Cancel::Asked
     } else {
         Cancel::No
@@ -408,8 +454,9 @@ async fn write_end(
     api: &Api<Backup>,
     backup: &Backup,
     status: &BackupStatus,
+    is_asked: bool,
 ) -> Result<(), WorkError> {
-    let status = with_conditions(backup, status);
+    let status = with_conditions(status, is_asked);
     let written = patiently(|| patch::patch_status_of(api, backup, json!(status))).await?;
     if written.is_none() {
         tracing::info!("it was deleted at its end; the sync brings back what is in the bucket");
@@ -427,26 +474,40 @@ fn has_time(waits: Life) -> bool {
 }
 
 /// Writes what is wrong with a backup.
-async fn refuse(api: &Api<Backup>, backup: &Backup, errors: &[String]) -> Result<(), WorkError> {
+async fn refuse(
+    context: &Context,
+    api: &Api<Backup>,
+    backup: &Backup,
+    errors: &[String],
+) -> Result<(), WorkError> {
     tracing::warn!("the backup is not valid: {}", errors.join("; "));
-    let mut change = defaulted(backup);
-    change["status"]["phase"] = json!(BackupPhase::FailedValidation);
-    change["status"]["validationErrors"] = json!(errors);
+    let status = BackupStatus {
+        phase: Some(BackupPhase::FailedValidation),
+        validation_errors: errors.to_vec(),
+        ..backup.status.clone().unwrap_or_default()
+    };
+    let change = defaulted(backup, &status);
     patch::patch(api, &backup.name_any(), backup.resource_version().as_deref(), change).await?;
+    let end = End::FailedValidation;
+    context.metrics.run_ended(RunKind::Backup, end);
+    context.events.tell(backup, Milestone::Ended { phase: end }).await;
     Ok(())
 }
 
 /// Writes that a backup has begun, and what was filled in.
 async fn begin(api: &Api<Backup>, backup: &Backup) -> Result<Backup, WorkError> {
-    let mut change = defaulted(backup);
-    change["status"]["phase"] = json!(BackupPhase::InProgress);
-    change["status"]["startTimestamp"] = json!(Time(Timestamp::now()));
+    let status = BackupStatus {
+        phase: Some(BackupPhase::InProgress),
+        start_timestamp: Some(Time(Timestamp::now())),
+        ..backup.status.clone().unwrap_or_default()
+    };
+    let change = defaulted(backup, &status);
     let version = backup.resource_version();
     Ok(patch::patch(api, &backup.name_any(), version.as_deref(), change).await?)
 }
 
-/// What the validation filled in, as a change.
-fn defaulted(backup: &Backup) -> Value {
+/// What the validation filled in, with a status, as a change.
+fn defaulted(backup: &Backup, status: &BackupStatus) -> Value {
     json!({
         "metadata": {
             "uid": backup.uid(),
@@ -454,7 +515,7 @@ fn defaulted(backup: &Backup) -> Value {
             "annotations": backup.annotations(),
         },
         "spec": backup.spec,
-        "status": backup.status.clone().unwrap_or_default(),
+        "status": with_conditions(status, is_canceled(backup)),
     })
 }
 

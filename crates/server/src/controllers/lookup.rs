@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use bowline_api::BackupStorageLocation;
+use bowline_api::location::LocationPhase;
 use bowline_engine::backup::request::Lookup;
 use bowline_store::BackupStore;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -75,4 +76,12 @@ pub(super) async fn config_map(
         Lookup::Missing => Lookup::Missing,
         Lookup::Failed(error) => Lookup::Failed(error),
     })
+}
+
+/// Takes a location for available, whatever was last noted of it. Whether a run that goes on can reach
+/// it shows when it is opened, and that is tried again.
+pub(super) fn presume_available(location: &mut Lookup<BackupStorageLocation>) {
+    if let Lookup::Found(location) = location {
+        location.status.get_or_insert_default().phase = Some(LocationPhase::Available);
+    }
 }

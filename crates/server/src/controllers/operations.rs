@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -14,12 +15,18 @@ use bowline_plugin::{
     BackupItemAction, Code, Encoded, Error, Name, Progress, RestoreItemAction, Result,
 };
 use bowline_plugin_host::Named;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::runtime::reflector::{ObjectRef, Store};
-use kube::{Resource, ResourceExt as _};
+use kube::{Api, Resource, ResourceExt as _};
+use serde::de::DeserializeOwned;
+use serde_json::json;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
+use crate::events::Milestone;
+use crate::patch;
 use crate::server::Context;
+use crate::story::one_line;
 
 /// How often it is looked whether something is to be shown.
 const LOOK: Duration = Duration::from_secs(1);
@@ -27,6 +34,9 @@ const LOOK: Duration = Duration::from_secs(1);
 const KEEP: Duration = Duration::from_secs(5);
 /// How often it is looked whether a run is to be cancelled.
 const CANCEL_LOOK: Duration = Duration::from_millis(200);
+
+/// How often it is tried to show that a run is being cancelled.
+const TELL_TRIES: u32 = 5;
 
 /// Why operations of a cancelled run are stopped.
 pub(super) const CANCELED: &str = "the run was canceled by its user";
@@ -82,40 +92,43 @@ pub(super) async fn follow(
     };
     let tracker = Tracker { board: Arc::clone(board), asker, rate: &context.poll_rate, deadlines };
     context.metrics.adopt(run, &board.operations());
-    let mut tracking = std::pin::pin!(tracker.run(cancel, CANCELED, &context.stop));
+    let is_gone = AtomicBool::new(false);
     let mut ticks = interval(LOOK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut changes = board.changes();
     let (mut shown, mut kept) = (board.counts(), Instant::now());
-    let mut is_gone = false;
-    loop {
-        tokio::select! {
-            () = &mut tracking => break,
-            _ = ticks.tick() => {}
-        }
-        if !changes.has_changed().unwrap_or(false) {
-            continue;
-        }
-        let counts = board.counts();
-        let has_ended = counts != shown;
-        context.metrics.show(run, &board.operations());
-        if has_ended || kept.elapsed() >= KEEP {
-            changes.mark_unchanged();
-            audience.keep(&board.operations()).await;
-            kept = Instant::now();
-        }
-        if has_ended && !is_gone {
-            shown = counts;
-            if !audience.show(counts).await {
-                tracing::warn!("the run was deleted, so its operations are stopped");
-                is_gone = true;
-                cancel.cancel();
+    // Beside the tracking: a bucket that is slow keeps no plugin waiting.
+    let telling = async {
+        loop {
+            ticks.tick().await;
+            if !changes.has_changed().unwrap_or(false) {
+                continue;
+            }
+            let counts = board.counts();
+            let has_ended = counts != shown;
+            context.metrics.show(run, &board.operations());
+            if has_ended || kept.elapsed() >= KEEP {
+                changes.mark_unchanged();
+                audience.keep(&board.operations()).await;
+                kept = Instant::now();
+            }
+            if has_ended && !is_gone.load(Ordering::Relaxed) {
+                shown = counts;
+                if !audience.show(counts).await {
+                    tracing::warn!("the run was deleted, so its operations are stopped");
+                    is_gone.store(true, Ordering::Relaxed);
+                    cancel.cancel();
+                }
             }
         }
+    };
+    tokio::select! {
+        () = tracker.run(cancel, CANCELED, &context.stop) => {}
+        () = telling => {}
     }
     context.metrics.show(run, &board.operations());
     let counts = board.counts();
-    if is_gone {
+    if is_gone.into_inner() {
         Followed::Gone
     } else if counts.completed + counts.failed == counts.attempted {
         Followed::Over
@@ -140,27 +153,37 @@ pub(super) fn is_canceled<K: Resource>(object: &K) -> bool {
         == Some(&"true".to_owned())
 }
 
-/// Waits until a run is to be cancelled, as far as a watch knows.
+/// Waits until a run is to be cancelled, or is deleted, as far as a watch knows.
 pub(super) async fn canceled<K>(watched: &Store<K>, object: &K)
 where
     K: Resource<DynamicType = ()> + Clone + Debug,
 {
     let reference = ObjectRef::from_obj(object);
     let mut ticks = interval(CANCEL_LOOK);
+    let mut was_there = false;
     loop {
         ticks.tick().await;
-        let found = watched.get(&reference);
-        if found.is_some_and(|found| found.uid() == object.uid() && is_canceled(&*found)) {
-            return;
+        match watched.get(&reference) {
+            Some(found) if found.uid() == object.uid() => {
+                was_there = true;
+                if is_canceled(&*found) || found.meta().deletion_timestamp.is_some() {
+                    return;
+                }
+            }
+            // It is gone, or another has its name.
+            _ if was_there => return,
+            // The watch has not heard of it yet.
+            _ => {}
         }
     }
 }
 
-/// Does something, and sets a token meanwhile if `canceled` comes first.
+/// Does something, and sets a token meanwhile if `canceled` comes first. Then it is told, too.
 pub(super) async fn cancelable<T>(
     work: impl Future<Output = T>,
     canceled: impl Future<Output = ()>,
     token: &CancellationToken,
+    told: impl Future<Output = ()>,
 ) -> T {
     let (mut work, mut canceled) = (std::pin::pin!(work), std::pin::pin!(canceled));
     tokio::select! {
@@ -168,7 +191,41 @@ pub(super) async fn cancelable<T>(
         () = &mut canceled => token.cancel(),
     }
     tracing::info!("the run is being canceled");
+    // Nobody waits for the telling: what ends first is the end.
+    let mut told = std::pin::pin!(told);
+    tokio::select! {
+        outcome = &mut work => return outcome,
+        () = &mut told => {}
+    }
     work.await
+}
+
+/// Shows that a run is being cancelled, and tells it. `with_conditions` makes the conditions of a run that
+/// goes on; one that does not has none.
+pub(super) async fn tell_canceling<K>(
+    context: &Context,
+    api: &Api<K>,
+    object: &K,
+    with_conditions: impl Fn(&K) -> Option<Vec<Condition>>,
+) where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+{
+    for _ in 0..TELL_TRIES {
+        let Ok(found) = api.get_opt(&object.name_any()).await else { continue };
+        let Some(found) = found.filter(|found| found.uid() == object.uid()) else { return };
+        let Some(conditions) = with_conditions(&found) else { return };
+        // With its version, so that nothing is said of a run that has ended meanwhile.
+        let version = found.resource_version();
+        let change = json!({ "conditions": conditions });
+        match patch::patch_status(api, &found.name_any(), version.as_deref(), change).await {
+            Ok(_) => {
+                context.events.tell(object, Milestone::Canceling).await;
+                return;
+            }
+            Err(error) => tracing::debug!("canceling cannot be shown: {}", one_line(&error)),
+        }
+        tokio::time::sleep(CANCEL_LOOK).await;
+    }
 }
 
 /// The actions of a run, by name, with the object that they are asked about.

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use bowline_api::annotation::finalizer;
 use bowline_api::{Restore, RestorePhase, RestoreStatus};
-use bowline_engine::journal::recover;
+use bowline_engine::journal::{Journal as _, Record, recover};
 use bowline_engine::operation::record::Of;
 use bowline_engine::phase::{Stage, restore_stage};
 use bowline_engine::point::{self, Point};
@@ -25,17 +25,20 @@ use bowline_store::name::RunUid;
 use bowline_store::{BackupStore, RestoreName};
 use futures::future::BoxFuture;
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::runtime::reflector::Store;
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
-use super::lookup::OpenError;
-use super::operations::{CANCELED, CANCELED_PREFIX, cancelable, canceled, is_canceled};
+use super::lookup::{OpenError, presume_available};
+use super::operations::{
+    CANCELED, CANCELED_PREFIX, cancelable, canceled, is_canceled, tell_canceling,
+};
 use super::run::patiently;
 use crate::conditions::{self, Cancel};
-use crate::end::Standing;
+use crate::end::{End, Standing};
 use crate::events::Milestone;
 use crate::journal::{self, ConfigMaps};
 use crate::log::RunLog;
@@ -158,7 +161,13 @@ fn carry_on<'a>(
         }
         let watched_restore = restore.clone();
         let going = Box::pin(go(context, api, restore, log, &cancel));
-        cancelable(going, canceled(watched, &watched_restore), &cancel).await
+        let conditions = |restore: &Restore| {
+            stage_of(restore)?;
+            let status = restore.status.clone().unwrap_or_default();
+            Some(with_conditions(&status, true).conditions)
+        };
+        let told = tell_canceling(context, api, &watched_restore, conditions);
+        cancelable(going, canceled(watched, &watched_restore), &cancel, told).await
     })
 }
 
@@ -172,17 +181,21 @@ async fn go(
     let stage = stage_of(&restore);
     if stage.is_none() && cancel.is_cancelled() {
         let status = canceled_status(&restore.status.clone().unwrap_or_default());
-        return write_end(context, api, &restore, &status).await;
+        return write_end(context, api, &restore, &status, true).await;
     }
-    let known = facts::gather(context, &restore).await?;
+    let mut known = facts::gather(context, &restore).await?;
+    if stage.is_some() {
+        presume_available(&mut known.facts.location);
+    }
     let Prepared { restore: filled, outcome } =
         request::prepare(&restore, &known.facts, &known.defaults, Timestamp::now());
     let request = match (outcome, stage) {
         (Ok(request), _) => request,
-        (Err(errors), None) => return refuse(api, &filled, &errors).await,
+        (Err(errors), None) => return refuse(context, api, &filled, &errors).await,
         (Err(errors), Some(_)) => {
             let reason = format!("it is not valid any more: {}", errors.join("; "));
-            return write_end(context, api, &restore, &failed(&restore, reason)).await;
+            let status = failed(&restore, reason);
+            return write_end(context, api, &restore, &status, cancel.is_cancelled()).await;
         }
     };
     // Nobody waits for a restore, so that it can be tried for as long as it takes.
@@ -191,7 +204,8 @@ async fn go(
         Err(error) if error.is_retryable() => return Err(WorkError::Open(error)),
         Err(error) => {
             let reason = format!("cannot open the storage location: {}", one_line(&error));
-            return write_end(context, api, &restore, &failed(&restore, reason)).await;
+            let status = failed(&restore, reason);
+            return write_end(context, api, &restore, &status, cancel.is_cancelled()).await;
         }
     };
     let restore = if stage.is_none() { begin(api, &filled).await? } else { restore };
@@ -236,12 +250,14 @@ impl Course<'_> {
                     }
                 }
                 Then::Over(status) => {
-                    write_end(self.context, self.api, &self.restore, &status).await?;
+                    let is_asked = self.is_canceled();
+                    write_end(self.context, self.api, &self.restore, &status, is_asked).await?;
                     point::pass(Point::RestoreOver);
                     return self.forget().await;
                 }
                 Then::Gone => return self.forget().await,
                 Then::Left => {
+                    self.note_left().await;
                     self.plugins.end().await;
                     return Ok(());
                 }
@@ -268,6 +284,18 @@ impl Course<'_> {
         Ok(())
     }
 
+    /// Whether somebody wants it to stop.
+    fn is_canceled(&self) -> bool {
+        self.cancel.is_cancelled() || is_canceled(&self.restore)
+    }
+
+    /// Notes that this process has left the restore in good order.
+    async fn note_left(&self) {
+        if let Err(error) = self.journal.append(&Record::Left { at: Timestamp::now() }).await {
+            tracing::warn!("{error}; this attempt counts as one that failed");
+        }
+    }
+
     /// The run, as its operations name it.
     fn of(&self) -> Of<'_> {
         Of { name: self.name.as_str(), uid: self.uid.as_str() }
@@ -285,7 +313,7 @@ impl Course<'_> {
 
     /// Writes the status. None if the Restore is gone.
     async fn show(&self, status: &RestoreStatus) -> kube::Result<Option<Restore>> {
-        let status = with_conditions(&self.restore, status);
+        let status = with_conditions(status, self.is_canceled());
         patch::patch_status_of(self.api, &self.restore, json!(status)).await
     }
 }
@@ -296,8 +324,9 @@ async fn write_end(
     api: &Api<Restore>,
     restore: &Restore,
     status: &RestoreStatus,
+    is_asked: bool,
 ) -> Result<(), WorkError> {
-    let status = with_conditions(restore, status);
+    let status = with_conditions(status, is_asked);
     patiently(|| patch::patch_status_of(api, restore, json!(status))).await?;
     if let Standing::Ended(end) = Standing::from(status.phase.as_ref()) {
         context.metrics.run_ended(RunKind::Restore, end);
@@ -306,11 +335,11 @@ async fn write_end(
     Ok(())
 }
 
-/// A status, with the conditions that follow from it.
-fn with_conditions(restore: &Restore, status: &RestoreStatus) -> RestoreStatus {
+/// A status, with the conditions that follow from it, and from whether somebody asked for a cancel.
+fn with_conditions(status: &RestoreStatus, is_asked: bool) -> RestoreStatus {
     let cancel = if status.failure_reason.starts_with(CANCELED_PREFIX) {
         Cancel::Done
-    } else if is_canceled(restore) {
+    } else if is_asked {
         Cancel::Asked
     } else {
         Cancel::No
@@ -334,19 +363,33 @@ fn canceled_status(status: &RestoreStatus) -> RestoreStatus {
 }
 
 /// Writes what is wrong with a restore.
-async fn refuse(api: &Api<Restore>, restore: &Restore, errors: &[String]) -> Result<(), WorkError> {
+async fn refuse(
+    context: &Context,
+    api: &Api<Restore>,
+    restore: &Restore,
+    errors: &[String],
+) -> Result<(), WorkError> {
     tracing::warn!("the restore is not valid: {}", errors.join("; "));
-    let mut change = defaulted(restore);
-    change["status"]["phase"] = json!(RestorePhase::FailedValidation);
-    change["status"]["validationErrors"] = json!(errors);
+    let status = RestoreStatus {
+        phase: Some(RestorePhase::FailedValidation),
+        validation_errors: errors.to_vec(),
+        ..restore.status.clone().unwrap_or_default()
+    };
+    let change = defaulted(restore, &status);
     patch::patch(api, &restore.name_any(), restore.resource_version().as_deref(), change).await?;
+    let end = End::FailedValidation;
+    context.metrics.run_ended(RunKind::Restore, end);
+    context.events.tell(restore, Milestone::Ended { phase: end }).await;
     Ok(())
 }
 
 /// Writes that a restore has begun, and what was filled in.
 async fn begin(api: &Api<Restore>, restore: &Restore) -> Result<Restore, WorkError> {
-    let mut change = defaulted(restore);
-    change["status"]["phase"] = json!(RestorePhase::InProgress);
+    let status = RestoreStatus {
+        phase: Some(RestorePhase::InProgress),
+        ..restore.status.clone().unwrap_or_default()
+    };
+    let mut change = defaulted(restore, &status);
     let mut finalizers = restore.finalizers().to_vec();
     if !finalizers.iter().any(|finalizer| finalizer == finalizer::RESTORE) {
         finalizers.push(finalizer::RESTORE.to_owned());
@@ -356,8 +399,8 @@ async fn begin(api: &Api<Restore>, restore: &Restore) -> Result<Restore, WorkErr
     Ok(patch::patch(api, &restore.name_any(), version.as_deref(), change).await?)
 }
 
-/// What the validation filled in, as a change.
-fn defaulted(restore: &Restore) -> Value {
+/// What the validation filled in, with a status, as a change.
+fn defaulted(restore: &Restore, status: &RestoreStatus) -> Value {
     json!({
         "metadata": {
             "uid": restore.uid(),
@@ -365,7 +408,7 @@ fn defaulted(restore: &Restore) -> Value {
             "annotations": restore.annotations(),
         },
         "spec": restore.spec,
-        "status": restore.status.clone().unwrap_or_default(),
+        "status": with_conditions(status, is_canceled(restore)),
     })
 }
 
@@ -376,6 +419,7 @@ fn failed(restore: &Restore, reason: String) -> RestoreStatus {
         phase: Some(RestorePhase::Failed),
         failure_reason: reason,
         errors: 1,
+        completion_timestamp: Some(Time(Timestamp::now())),
         ..restore.status.clone().unwrap_or_default()
     }
 }

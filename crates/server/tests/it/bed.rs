@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
+use std::fs::Permissions;
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -14,6 +16,7 @@ use bowline_server::{Error, Options, log};
 use bowline_store::backend::{self, BuiltIn, filesystem};
 use bowline_store::{BackupStore, Prefix};
 use bowline_testbed::apply::apply;
+use bowline_testbed::program::{self, Program};
 use bowline_testbed::{Bed, ControlPlane, S3, fixture, kubeconfig, s3};
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
@@ -27,7 +30,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// How long anything may take. The machine may be compiling beside us.
-const LIMIT: Duration = Duration::from_mins(2);
+pub(crate) const LIMIT: Duration = Duration::from_mins(2);
+/// The sets of fixture plugins: built with Velero's framework, and with our SDK.
+pub(crate) const SETS: [&str; 2] = ["go", "sdk"];
 /// Set to anything, the logs of all servers are shown.
 const SHOW_LOG: &str = "BOWLINE_TEST_LOG";
 
@@ -129,6 +134,17 @@ impl World {
         Self { client, namespace: name.to_owned(), folder, stop, server: None }
     }
 
+    /// The same namespace, for one more server in it.
+    pub(crate) fn beside(&self) -> Self {
+        Self {
+            client: self.client.clone(),
+            namespace: self.namespace.clone(),
+            folder: tempfile::tempdir().unwrap(),
+            stop: CancellationToken::new(),
+            server: None,
+        }
+    }
+
     /// What a server for this namespace is told.
     pub(crate) fn options(&self) -> Options {
         Options {
@@ -174,7 +190,25 @@ impl World {
         std::os::unix::fs::symlink(plugin, self.path("plugins").join("fixture")).unwrap();
     }
 
-    /// A folder of this world: `plugins`, `root` or `scratch`.
+    /// Lets servers of this world have both [sets](SETS) of fixture plugins, each with a domain
+    /// `<set>.bowline.io` and a state folder of its own.
+    pub(crate) async fn install_sets(&self) {
+        let [go] = program::locate([Program::FixturePlugins]).await.unwrap();
+        let sdk = fixture::rust_plugins().await.unwrap();
+        for (set, binary) in SETS.into_iter().zip([go, sdk]) {
+            let (state, plugin) = (self.path(set), self.path("plugins").join(set));
+            std::fs::create_dir(&state).unwrap();
+            let script = format!(
+                "#!/bin/sh\nFIXTURE_DOMAIN='{set}.bowline.io' FIXTURE_STATE_DIR='{}' exec '{}' \"$@\"\n",
+                state.display(),
+                binary.display()
+            );
+            std::fs::write(&plugin, script).unwrap();
+            std::fs::set_permissions(&plugin, Permissions::from_mode(0o755)).unwrap();
+        }
+    }
+
+    /// A folder of this world: `plugins`, `root`, `scratch`, or the state of a set.
     pub(crate) fn path(&self, folder: &str) -> PathBuf {
         self.folder.path().join(folder)
     }
@@ -327,9 +361,9 @@ impl World {
         BackupStore::new(opened, self.bucket(name), &Prefix::new("p").unwrap())
     }
 
-    /// Asks the server to end, and waits for it.
+    /// Asks the server to end, and waits for it. Another may be run then.
     pub(crate) async fn end(&mut self) -> Result<(), Error> {
-        self.stop.cancel();
+        std::mem::take(&mut self.stop).cancel();
         let server = self.server.take().expect("a server runs");
         tokio::time::timeout(LIMIT, server).await.expect("the server ends in time").unwrap()
     }

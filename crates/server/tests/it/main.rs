@@ -9,6 +9,7 @@
 
 mod backup;
 mod bed;
+mod cancel;
 mod download;
 mod events;
 mod fault;
@@ -17,6 +18,7 @@ mod journal;
 mod lease;
 mod location;
 mod log;
+mod operations;
 mod restore;
 mod restore_actions;
 mod restore_bad_days;

@@ -2,8 +2,6 @@
 //! versions, in real processes beside each other. What they are told is in `plugins/fixture/README.md`.
 
 use std::collections::BTreeMap;
-use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
 use bowline_api::{BackupPhase, Restore, RestorePhase, RestoreStatus};
@@ -11,8 +9,6 @@ use bowline_server::Options;
 use bowline_store::file::Results;
 use bowline_store::{BackupStore, RestoreName};
 use bowline_testbed::apply::apply;
-use bowline_testbed::fixture;
-use bowline_testbed::program::{self, Program};
 use futures::TryStreamExt as _;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret, Service};
 use k8s_openapi::api::networking::v1::Ingress;
@@ -22,14 +18,10 @@ use kube::{Api, Resource, ResourceExt as _};
 use serde_json::{Value, json};
 
 use crate::backup::take;
-use crate::bed::World;
+use crate::bed::{LIMIT, SETS, World};
 
-/// The sets of fixture plugins: built with Velero's framework, and with our SDK.
-const SETS: [&str; 2] = ["go", "sdk"];
 /// How long the server waits where an action does not say.
 const SERVER_TIMEOUT: Duration = Duration::from_millis(1500);
-/// How long anything else may take.
-const LIMIT: Duration = Duration::from_mins(2);
 
 /// A name or an annotation of a set.
 fn key(set: &str, own: &str) -> String {
@@ -48,19 +40,7 @@ impl Trial {
     /// A server with both sets, each with a domain and a state of its own, and an empty application.
     async fn start(name: &str) -> Self {
         let mut world = World::idle(name).await;
-        let [go] = program::locate([Program::FixturePlugins]).await.unwrap();
-        let sdk = fixture::rust_plugins().await.unwrap();
-        for (set, binary) in SETS.into_iter().zip([go, sdk]) {
-            let (state, plugin) = (world.path(set), world.path("plugins").join(set));
-            std::fs::create_dir(&state).unwrap();
-            let script = format!(
-                "#!/bin/sh\nFIXTURE_DOMAIN='{set}.bowline.io' FIXTURE_STATE_DIR='{}' exec '{}' \"$@\"\n",
-                state.display(),
-                binary.display()
-            );
-            std::fs::write(&plugin, script).unwrap();
-            std::fs::set_permissions(&plugin, Permissions::from_mode(0o755)).unwrap();
-        }
+        world.install_sets().await;
         world.run(Options { resource_timeout: SERVER_TIMEOUT, ..world.options() });
         let store = world.filesystem_location("default").await;
         let trial = Self { world, store, app: format!("app-{name}") };
@@ -238,7 +218,7 @@ impl Restored<'_> {
 
 #[tokio::test]
 async fn actions_of_both_versions_change_items_and_bring_others_along_before_them() {
-    let trial = Trial::start("part").await;
+    let trial = Trial::start("actions-part").await;
     let app = &trial.app;
     let unwanted = json!({"unwanted": "yes"});
     trial.add_pod("all", json!({}), json!({})).await;
@@ -295,7 +275,7 @@ async fn actions_of_both_versions_change_items_and_bring_others_along_before_the
 
 #[tokio::test]
 async fn an_action_that_is_not_ready_for_two_seconds_holds_back_its_own_item_only() {
-    let trial = Trial::start("held").await;
+    let trial = Trial::start("actions-held").await;
     for set in SETS {
         // Its own timeout counts, which is longer than the server's.
         trial.add_parent(set, &format!("{set}-slow"), "wait=60000").await;
@@ -333,7 +313,7 @@ async fn an_action_that_is_not_ready_for_two_seconds_holds_back_its_own_item_onl
 
 #[tokio::test]
 async fn an_action_that_never_becomes_ready_is_told_and_does_not_stop_the_restore() {
-    let trial = Trial::start("never").await;
+    let trial = Trial::start("actions-never").await;
     let app = &trial.app;
     for set in SETS {
         trial.add_parent(set, &format!("{set}-own"), "wait=4000").await;
@@ -384,10 +364,11 @@ async fn an_action_that_never_becomes_ready_is_told_and_does_not_stop_the_restor
 
 #[tokio::test]
 async fn an_action_that_dies_when_asked_is_told_on_its_item_and_the_rest_is_restored() {
-    let trial = Trial::start("dies").await;
+    let trial = Trial::start("actions-dies").await;
     for set in SETS {
-        // A plugin that dies takes with it what else it was doing, so it does so a little later.
-        trial.add_parent(set, &format!("{set}-dies"), "sleep=1500,wait=60000").await;
+        trial.add_parent(set, &format!("{set}-dies"), "sleep=500,wait=60000").await;
+        // The plugin has this one in hand when it dies.
+        trial.add_claim(&format!("{set}-busy"), json!({key(set, "do"): "sleep=1500"})).await;
         trial.add_parent(set, &format!("{set}-unsure"), "wait=60000").await;
         trial.add_parent(set, &format!("{set}-calm"), "wait=60000").await;
     }
@@ -400,7 +381,7 @@ async fn an_action_that_dies_when_asked_is_told_on_its_item_and_the_rest_is_rest
     let errors = restored.errors();
     assert_eq!(errors.len(), 4, "{errors:?}");
     let claims = restored.made::<PersistentVolumeClaim>().await;
-    assert_eq!(claims.len(), 7, "all are there: {claims:?}");
+    assert_eq!(claims.len(), 9, "all are there: {claims:?}");
     let pods = restored.made::<Pod>().await;
     for set in SETS {
         let action = key(set, "ria-v2");
@@ -410,7 +391,9 @@ async fn an_action_that_dies_when_asked_is_told_on_its_item_and_the_rest_is_rest
         assert!(dead.contains("ended in AreAdditionalItemsReady (exit status: 3)"), "{dead}");
         let expected = format!("{unsure}fixture cannot say; the item is restored all the same");
         assert_eq!(errors[format!("{set}-unsure").as_str()], expected);
-        // The plugin goes on in a new process, in the questions of others and in later steps.
+        // The plugin goes on in a new process: with what it had in hand, in the questions of others and
+        // in later steps.
+        assert_eq!(Restored::seen(set, &claims[&format!("{set}-busy")]), ["ria-v2"]);
         let questions = restored.questions(set, &format!("{set}-calm"));
         assert_eq!(questions.last().unwrap().1, "yes", "{questions:?}");
         assert_eq!(Restored::seen(set, &pods["later"]), ["ria-v1", "ria-v2"]);

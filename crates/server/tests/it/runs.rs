@@ -245,40 +245,6 @@ async fn an_api_server_that_is_busy_for_a_moment_decides_nothing() {
 }
 
 #[tokio::test]
-async fn runs_of_another_server_are_left_alone_for_as_long_as_they_move() {
-    let mut world = World::idle("alive").await;
-    world.filesystem_store("default").await;
-    world.location("default", filesystem_spec("default")).await;
-    let spec = json!({"storageLocation": "default"});
-    world.create::<Backup>(json!({"metadata": {"name": "b"}, "spec": spec})).await;
-    let restore = json!({"metadata": {"name": "r"}, "spec": {"backupName": "none"}});
-    world.create::<Restore>(restore).await;
-    let progress =
-        |count: u32| json!({"status": {"phase": "InProgress", "progress": {"totalItems": count}}});
-    world.patch::<Backup>("b", progress(0)).await;
-    world.patch::<Restore>("r", progress(0)).await;
-    world.run(world.options());
-    let until = Instant::now() + Duration::from_secs(25);
-    let mut count = 0;
-    while Instant::now() < until {
-        count += 1;
-        let backup =
-            world.patch::<Backup>("b", json!({"status": {"progress": {"totalItems": count}}}));
-        assert!(is_in_progress(&backup.await));
-        let restore =
-            world.patch::<Restore>("r", json!({"status": {"progress": {"totalItems": count}}}));
-        assert_eq!(restore.await.status.unwrap().phase, Some(RestorePhase::InProgress));
-        tokio::time::sleep(Duration::from_millis(500)).await;
-    }
-    let backup = world.until::<Backup>("b", is_over).await;
-    assert_eq!(status(&backup).phase, Some(BackupPhase::Failed));
-    let is_refused = |restore: &Restore| {
-        restore.status.as_ref().unwrap().phase == Some(RestorePhase::FailedValidation)
-    };
-    world.until::<Restore>("r", is_refused).await;
-}
-
-#[tokio::test]
 async fn old_backups_do_not_make_the_queue_list_namespaces() {
     let mut world = World::idle("many-old").await;
     world.filesystem_store("default").await;
@@ -320,15 +286,21 @@ async fn old_backups_do_not_make_the_queue_list_namespaces() {
 }
 
 #[tokio::test]
-async fn a_server_that_ends_waits_for_a_slow_run_to_let_go() {
+async fn a_server_that_ends_finishes_the_block_under_way_and_leaves_the_rest() {
     let app = "app-ending";
-    let mut world = slow("ending", app, &[("slow", "sleep=19000")]).await;
+    let mut world =
+        slow("ending", app, &[("slow-1", "sleep=3000"), ("slow-2", "sleep=3000")]).await;
     world.filesystem_location("default").await;
     let spec = json!({"includedNamespaces": [app]});
     world.create::<Backup>(json!({"metadata": {"name": "b"}, "spec": spec})).await;
     world.until("b", has_items).await;
+    let since = Instant::now();
     world.end().await.unwrap();
+    // Three actions see each pod. All that is left would take at least five times as long.
+    assert!(since.elapsed() < Duration::from_secs(12), "{:?}", since.elapsed());
     let backup = world.api::<Backup>().get("b").await.unwrap();
-    assert_eq!(status(&backup).phase, Some(BackupPhase::Failed), "{backup:?}");
-    assert!(status(&backup).failure_reason.contains("stopped"), "{backup:?}");
+    assert_eq!(status(&backup).phase, Some(BackupPhase::InProgress), "{backup:?}");
+    world.run(world.options());
+    let backup = world.until::<Backup>("b", is_over).await;
+    assert_eq!(status(&backup).phase, Some(BackupPhase::Completed), "{backup:?}");
 }

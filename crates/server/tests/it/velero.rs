@@ -2,13 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use bowline_api::{Backup, BackupPhase, BackupSpec, BackupStorageLocation, Restore, RestorePhase};
+use bowline_api::{
+    Backup, BackupPhase, BackupSpec, BackupStatus, BackupStorageLocation, Restore, RestorePhase,
+};
 use bowline_testbed::apply::apply;
-use bowline_testbed::{Bed, ControlPlane, S3, Velero, kubeconfig, velero};
+use bowline_testbed::{Bed, ControlPlane, S3, Velero, fixture, kubeconfig, velero};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, ServiceAccount};
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
@@ -22,6 +24,8 @@ use crate::rich;
 
 /// How long anything may take. The machine may be compiling beside us.
 const LIMIT: Duration = Duration::from_mins(5);
+/// A backup of ours with operations.
+const OPERATED: &str = "operated";
 
 /// Kinds whose objects change by themselves, so that two backups never have the same.
 const RESTLESS: [&str; 8] = [
@@ -55,6 +59,7 @@ async fn velero_and_bowline_store_the_same_and_restore_each_others() {
     let server = Bowline::start(&bed, &plane);
     take(&client, "by-bowline").await;
     server.end();
+    operated(&bed, &plane, &client).await;
 
     let [theirs, ours] = ["by-velero", "by-bowline"].map(|name| archive(&bucket, name));
     compare(&theirs, &ours);
@@ -74,6 +79,22 @@ async fn velero_and_bowline_store_the_same_and_restore_each_others() {
     for words in ["Phase:  Completed", "shop/summer.2026", "v1/ConfigMap:", "Items backed up:"] {
         assert!(described.contains(words), "no {words:?} in:\n{described}");
     }
+    let describe = ["backup", "describe", OPERATED, "--details", "--colorized=false"];
+    let described = velero_says(&running, &describe).await;
+    for words in [
+        "Phase:  PartiallyFailed",
+        "Operation for persistentvolumeclaims app-operated/good:",
+        "Operation for persistentvolumeclaims app-operated/bad:",
+        "fixture.bowline.io/bia-v2",
+        "1500 of 1500 complete (Milliseconds)",
+        "Operation Error:            the disk is full",
+    ] {
+        assert!(described.contains(words), "no {words:?} in:\n{described}");
+    }
+    let described =
+        velero_says(&running, &["backup", "describe", OPERATED, "--colorized=false"]).await;
+    let counted = "Backup Item Operations:  1 of 2 completed successfully, 1 failed";
+    assert!(described.contains(counted), "{described}");
     let logs = velero_says(&running, &["backup", "logs", "by-bowline"]).await;
     assert!(logs.contains("all items are in the archive"), "{logs}");
     velero_says(&running, &["restore", "create", "back", "--from-backup=by-bowline", "--wait"])
@@ -145,8 +166,12 @@ struct Bowline {
 
 impl Bowline {
     fn start(bed: &Bed, plane: &ControlPlane) -> Self {
+        Self::start_with(bed, plane, bed.subdir("no-plugins").unwrap())
+    }
+
+    fn start_with(bed: &Bed, plane: &ControlPlane, plugin_dir: PathBuf) -> Self {
         let options = bowline_server::Options {
-            plugin_dir: bed.subdir("no-plugins").unwrap(),
+            plugin_dir,
             scratch_dir: bed.subdir("scratch").unwrap(),
             ..bowline_server::Options::default()
         };
@@ -222,16 +247,52 @@ async fn settled(client: &Client) {
 
 /// Takes a backup of everything and waits for its end.
 async fn take(client: &Client, name: &str) {
-    let backups: Api<Backup> = Api::namespaced(client.clone(), velero::NAMESPACE);
     // Without it Velero leaves out what lives in no namespace, by accident.
     let spec = BackupSpec { include_cluster_resources: Some(true), ..BackupSpec::default() };
+    let status = run(client, name, spec).await;
+    assert_eq!(status.phase, Some(BackupPhase::Completed), "{status:?}");
+}
+
+async fn run(client: &Client, name: &str, spec: BackupSpec) -> BackupStatus {
+    let backups: Api<Backup> = Api::namespaced(client.clone(), velero::NAMESPACE);
     backups.create(&PostParams::default(), &Backup::new(name, spec)).await.unwrap();
-    let status = eventually(&format!("{name} has ended"), async || {
+    eventually(&format!("{name} has ended"), async || {
         let status = backups.get(name).await.unwrap().status.unwrap_or_default();
         status.phase.as_ref().is_some_and(BackupPhase::is_terminal).then_some(status)
     })
-    .await;
-    assert_eq!(status.phase, Some(BackupPhase::Completed), "{status:?}");
+    .await
+}
+
+/// Takes a backup with operations of a plugin: one that succeeds, and one that does not.
+async fn operated(bed: &Bed, plane: &ControlPlane, client: &Client) {
+    let namespace = "app-operated";
+    let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
+    apply(client, object).await.unwrap();
+    for (name, verbs) in
+        [("good", "operation=1500"), ("bad", "operation=0,outcome=the disk is full")]
+    {
+        let annotations = json!({"fixture.bowline.io/do": verbs});
+        let claim = json!({
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": name, "namespace": namespace, "annotations": annotations},
+            "spec": {
+                "accessModes": ["ReadWriteOnce"],
+                "storageClassName": "none",
+                "resources": {"requests": {"storage": "1Mi"}},
+            },
+        });
+        apply(client, claim).await.unwrap();
+    }
+    let plugins = bed.subdir("plugins").unwrap();
+    let plugin = fixture::rust_plugins().await.unwrap();
+    std::os::unix::fs::symlink(plugin, plugins.join("fixture")).unwrap();
+    let server = Bowline::start_with(bed, plane, plugins);
+    let included_namespaces = vec![namespace.to_owned()];
+    let spec = BackupSpec { included_namespaces, ..BackupSpec::default() };
+    let status = run(client, OPERATED, spec).await;
+    assert_eq!(status.phase, Some(BackupPhase::PartiallyFailed), "{status:?}");
+    server.end();
 }
 
 async fn velero_says(velero: &Velero, arguments: &[&str]) -> String {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -46,6 +47,7 @@ type orders struct {
 	ballast   *int
 	operation *operation
 	outcome   string
+	verbs     []string // those that go for questions about the operation
 	skip      bool
 	wait      bool
 	timeout   time.Duration
@@ -56,7 +58,8 @@ func (o *orders) operationID() string {
 	if o.operation == nil {
 		return ""
 	}
-	o.operation.outcome = o.outcome // here, since the verb may come after that of the operation
+	// Here, since these verbs may come after that of the operation.
+	o.operation.outcome, o.operation.verbs = o.outcome, o.verbs
 	return o.operation.id()
 }
 
@@ -71,7 +74,7 @@ func (a *action) obey(item runtime.Unstructured) (*orders, error) {
 		name, value, _ := strings.Cut(verb, "=")
 		number, notANumber := strconv.Atoi(value)
 		switch name {
-		case "sleep", "panic", "print", "grow", "operation", "wait":
+		case "sleep", "panic", "print", "grow", "operation", "wait", "progress-error", "progress-die":
 			if notANumber != nil || number < 0 {
 				return nil, fmt.Errorf("unknown verb %q", verb)
 			}
@@ -106,6 +109,8 @@ func (a *action) obey(item runtime.Unstructured) (*orders, error) {
 			o.operation = &operation{start: time.Now().UnixMilli(), duration: int64(number)}
 		case "outcome":
 			o.outcome = value
+		case "progress-error", "progress-die", "progress-unknown", "cancel-hang":
+			o.verbs = append(o.verbs, verb)
 		case "skip":
 			o.skip = true
 		case "wait":
@@ -183,15 +188,34 @@ type operation struct {
 	start    int64 // Unix milliseconds
 	duration int64 // milliseconds
 	outcome  string
+	verbs    []string
 }
 
 func (o *operation) id() string {
-	return fmt.Sprintf("op/%d/%d/%x", o.start, o.duration, o.outcome)
+	id := fmt.Sprintf("op/%d/%d/%x", o.start, o.duration, o.outcome)
+	if len(o.verbs) > 0 {
+		id += "/" + strings.Join(o.verbs, "+")
+	}
+	return id
+}
+
+// has tells whether a verb without a number is among those of the operation.
+func (o *operation) has(verb string) bool { return slices.Contains(o.verbs, verb) }
+
+// number is that of a verb of the operation, or 0.
+func (o *operation) number(verb string) int {
+	for _, v := range o.verbs {
+		if name, value, _ := strings.Cut(v, "="); name == verb {
+			n, _ := strconv.Atoi(value)
+			return n
+		}
+	}
+	return 0
 }
 
 func parseOperation(id string) (*operation, bool) {
 	parts := strings.Split(id, "/")
-	if len(parts) != 4 || parts[0] != "op" {
+	if len(parts) < 4 || len(parts) > 5 || parts[0] != "op" {
 		return nil, false
 	}
 	start, err1 := strconv.ParseUint(parts[1], 10, 63)
@@ -200,7 +224,11 @@ func parseOperation(id string) (*operation, bool) {
 	if err1 != nil || err2 != nil || err3 != nil || !utf8.Valid(outcome) {
 		return nil, false
 	}
-	return &operation{int64(start), int64(duration), string(outcome)}, true
+	var verbs []string
+	if len(parts) == 5 {
+		verbs = strings.FieldsFunc(parts[4], func(r rune) bool { return r == '+' })
+	}
+	return &operation{int64(start), int64(duration), string(outcome), verbs}, true
 }
 
 // progressOf is Progress of both v2 kinds.
@@ -210,6 +238,11 @@ func progressOf(id string) (velero.OperationProgress, error) {
 		return velero.OperationProgress{}, biav2.InvalidOperationIDError(id)
 	}
 	now := time.Now()
+	if len(o.verbs) > 0 {
+		if err := misbehave(id, o, now); err != nil {
+			return velero.OperationProgress{}, err
+		}
+	}
 	gone := now.UnixMilli() - o.start
 	progress := velero.OperationProgress{
 		NCompleted:     min(max(gone, 0), o.duration),
@@ -230,11 +263,38 @@ func progressOf(id string) (velero.OperationProgress, error) {
 	return progress, nil
 }
 
+// misbehave answers a question as badly as the verbs say, by how many there were.
+func misbehave(id string, o *operation, now time.Time) error {
+	polls := fileOf("polls", id)
+	if err := note(polls, strconv.FormatInt(now.UnixMilli(), 10)); err != nil {
+		return err
+	}
+	if o.has("progress-unknown") {
+		return biav2.InvalidOperationIDError(id)
+	}
+	text, err := os.ReadFile(filepath.Join(stateFolder(), polls))
+	if err != nil {
+		return err
+	}
+	count := bytes.Count(text, []byte("\n"))
+	if count <= o.number("progress-die") {
+		os.Exit(3)
+	}
+	if count <= o.number("progress-error") {
+		return errors.New("fixture cannot tell")
+	}
+	return nil
+}
+
 // cancel is Cancel of both v2 kinds. It leaves a file, since the host asks for progress in
 // processes to come.
 func cancel(id string) error {
-	if _, ok := parseOperation(id); !ok {
+	o, ok := parseOperation(id)
+	if !ok {
 		return nil
+	}
+	if o.has("cancel-hang") {
+		hang()
 	}
 	if err := os.MkdirAll(stateFolder(), 0o777); err != nil {
 		return err
@@ -243,7 +303,12 @@ func cancel(id string) error {
 }
 
 func cancelMark(id string) string {
-	return filepath.Join(stateFolder(), "cancelled-"+strings.ReplaceAll(id, "/", "_"))
+	return filepath.Join(stateFolder(), fileOf("cancelled", id))
+}
+
+// fileOf is the name of a file about an operation.
+func fileOf(what, id string) string {
+	return what + "-" + strings.ReplaceAll(id, "/", "_")
 }
 
 // note appends a line to a file of the state folder. Lines that are appended whole do not mix, whoever

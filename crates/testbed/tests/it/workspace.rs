@@ -41,7 +41,7 @@ const ARROWS: [(&str, &[&str]); 12] = [
             "bowline-testbed",
         ],
     ),
-    ("bowline-bench", &["bowline-api", "bowline-testbed"]),
+    ("bowline-bench", &["bowline-api", "bowline-engine", "bowline-server", "bowline-testbed"]),
 ];
 
 /// What any crate may use in its tests.

@@ -54,19 +54,22 @@ pub async fn run_pre(
 }
 
 /// Runs the hooks after the backup of a pod, one after the other, all of them: to let an application
-/// go on matters more than the order.
+/// go on matters more than the order. Returns whether each of them was heard of: one that was not may
+/// never have been started.
 pub async fn run_post(
     cluster: &dyn Cluster,
     pod: &Object,
     plan: &Plan,
     report: &Report,
     tally: &Tally,
-) {
+) -> bool {
     let id = pod.id();
+    let mut all_heard = true;
     for hook in &plan.post {
         let ended = run(cluster, &id, hook, tally).await;
         tally.thaw(&id);
         if let Err(failure) = ended {
+            all_heard &= !failure.is_unheard;
             let text = format!(
                 "the post-hook {} failed: {}; what the pre-hooks did may last",
                 Told(hook),
@@ -75,11 +78,14 @@ pub async fn run_post(
             report.error(&id, text);
         }
     }
+    all_heard
 }
 
 struct Failure {
     text: String,
     pod_is_gone: bool,
+    /// The API server did not answer, so that nobody knows whether it was started.
+    is_unheard: bool,
 }
 
 async fn run(
@@ -103,8 +109,12 @@ async fn run(
 fn judge(executed: Result<Executed, Error>) -> Result<(), Failure> {
     match executed.map(hook::failure) {
         Ok(None) => Ok(()),
-        Ok(Some(text)) => Err(Failure { text, pod_is_gone: false }),
-        Err(error) => Err(Failure { text: error.to_string(), pod_is_gone: error.is_not_found() }),
+        Ok(Some(text)) => Err(Failure { text, pod_is_gone: false, is_unheard: false }),
+        Err(error) => Err(Failure {
+            text: error.to_string(),
+            pod_is_gone: error.is_not_found(),
+            is_unheard: matches!(error, Error::Unreachable(_) | Error::Silent(_)),
+        }),
     }
 }
 

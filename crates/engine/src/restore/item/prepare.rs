@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bowline_api::annotation;
 use bowline_plugin::{
-    Class, Item, OperationId, ResourceIdentifier, RestoreItemAction, RestoreOutput, Wait,
+    Class, Code, Item, OperationId, ResourceIdentifier, RestoreItemAction, RestoreOutput, Wait,
 };
 use jiff::Timestamp;
 use serde_json::Value;
@@ -27,6 +27,8 @@ use crate::point::{self, Point};
 use crate::resource::{GroupResource, Resource};
 use crate::selection;
 
+/// How long an action may take to stop what it began.
+const CANCEL_LIMIT: Duration = Duration::from_secs(10);
 /// How often an action is asked whether what it added is ready.
 const READY_PAUSE: Duration = Duration::from_secs(1);
 /// How long an answer may take at least. The last question comes at the deadline.
@@ -152,19 +154,37 @@ impl Working<'_> {
             }
         };
         if let Some(acted) = notes.before(id).await {
+            // They may not have got their turn before the server ended.
+            self.visit_additional(notes.additional_before(id), true).await;
+            self.hand_over();
             return acted;
         }
         let block = notes.begin(intents).await?;
         let acted = self.act(object, value).await;
         let operations = self.operations();
-        if acted.is_err() && context.has_stopped() {
-            // It was broken off, so that nothing came of it yet.
+        if context.has_stopped() {
+            // It was broken off, so that it is done again as if nothing had come of it.
+            self.stop_operations(&operations).await;
             self.hand_over();
-            return acted;
+            return Err("stopped before it was restored".to_owned());
         }
-        notes.end(block, id, &acted, &operations, &self.report, &context.request).await;
+        let additional = self.additional();
+        notes.end(block, id, &acted, &operations, &self.report, additional, &context.request).await;
         self.hand_over();
         acted
+    }
+
+    /// Tells operations to stop that nobody will know of.
+    async fn stop_operations(&self, operations: &[Operation]) {
+        let context = self.context;
+        for operation in operations {
+            let action = context.actions.iter().find(|action| action.name == operation.plugin);
+            let Some(action) = action else { continue };
+            let asked = action.plugin.cancel(&operation.id, &context.request.restore);
+            if !matches!(tokio::time::timeout(CANCEL_LIMIT, asked).await, Ok(Ok(()))) {
+                tracing::warn!(operation = %operation.id, "it may go on, though nobody waits for it");
+            }
+        }
     }
 
     /// Shows the item to the actions that select it, in order.
@@ -178,8 +198,7 @@ impl Working<'_> {
             if action.begins_operations {
                 point::pass(Point::Execute);
             }
-            let executed =
-                action.plugin.execute(&item, &object.item, &context.request.restore).await;
+            let executed = self.execute(action, &item, &object.item).await;
             if action.begins_operations {
                 point::pass(Point::Executed);
             }
@@ -210,6 +229,38 @@ impl Working<'_> {
         Ok(Acted::Changed(value))
     }
 
+    /// Shows the item to an action. If the plugin dies meanwhile, maybe of another item, it is shown
+    /// once more: alone, so that one that kills the plugin again takes no other such item with it.
+    async fn execute(
+        &self,
+        action: &selection::Action<dyn RestoreItemAction>,
+        item: &Item,
+        item_from_backup: &Item,
+    ) -> bowline_plugin::Result<RestoreOutput> {
+        let Self { context, id, .. } = *self;
+        let restore = &context.request.restore;
+        let execute = || action.plugin.execute(item, item_from_backup, restore);
+        let error = match execute().await {
+            Err(error) if has_died(&error) => error,
+            executed => return executed,
+        };
+        let _alone = context.once.alone().await;
+        if context.has_stopped() {
+            return Err(error);
+        }
+        let name = &action.name;
+        if action.begins_operations {
+            let text = format!(
+                "the action {name} is shown this item again: what it had begun, if anything, may be \
+                 left over: {error}"
+            );
+            self.report.warning(id, text);
+        } else {
+            tracing::warn!(item = %id, "the action {name} is shown this item again: {error}");
+        }
+        execute().await
+    }
+
     /// Visits what an action added. Returns those that are in the cluster then, by the names that the
     /// action knows: those of the backup.
     async fn visit_additional(
@@ -224,6 +275,9 @@ impl Working<'_> {
                 let text = format!("an action wants {additional}, which is not in the backup");
                 self.report.warning(id, text);
                 continue;
+            }
+            if must_be_included {
+                self.add(additional.clone());
             }
             let why = Why::NeededBy { parent: id, must_be_included };
             context.visitor.visit(context, world, additional.clone(), why).await;
@@ -267,36 +321,38 @@ impl Working<'_> {
     }
 
     /// Asks an action until it calls what it added ready. A question is harmless, so that one that
-    /// failed is asked again: the plugin may have died of the question for another item.
+    /// failed is asked again: the plugin may have died of another item.
     async fn ask_until_ready(
         &self,
         action: &selection::Action<dyn RestoreItemAction>,
         items: &[ResourceIdentifier],
         deadline: Instant,
     ) -> Asked {
-        let restore = &self.context.request.restore;
-        let mut errors = 0;
+        let context = self.context;
+        let mut errors = Vec::new();
         loop {
-            let asked = action.plugin.are_additional_items_ready(items, restore);
+            let has_died = errors.last().is_some_and(has_died);
+            let asked = async {
+                let _alone = if has_died { Some(context.once.alone().await) } else { None };
+                action.plugin.are_additional_items_ready(items, &context.request.restore).await
+            };
             let answer_by = deadline.max(Instant::now() + READY_ANSWER);
-            let mut failed = None;
             match tokio::time::timeout_at(answer_by, asked).await {
                 Ok(Ok(true)) => return Asked::Ready,
-                Ok(Ok(false)) => errors = 0,
+                Ok(Ok(false)) => errors.clear(),
                 Ok(Err(error)) => {
-                    errors += 1;
                     let is_hopeless =
                         matches!(error.class(), Class::Permanent | Class::Unimplemented);
-                    if is_hopeless || errors == READY_ERRORS {
+                    if is_hopeless || errors.len() + 1 == READY_ERRORS {
                         return Asked::Failed(error);
                     }
-                    failed = Some(error);
+                    errors.push(error);
                 }
                 Err(_) => {}
             }
             let now = Instant::now();
             if now >= deadline {
-                return failed.map_or(Asked::TooLong, Asked::Failed);
+                return errors.pop().map_or(Asked::TooLong, Asked::Failed);
             }
             tokio::time::sleep_until(deadline.min(now + READY_PAUSE)).await;
         }
@@ -340,6 +396,11 @@ impl Working<'_> {
             Operation::begun(Kind::ItemRestore, plugin, id.clone(), operation, now, timeout);
         self.begin_operation(begun);
     }
+}
+
+/// Whether an error may mean that the plugin has died.
+fn has_died(error: &bowline_plugin::Error) -> bool {
+    error.code() == Code::Unavailable
 }
 
 /// What came of the questions whether something is ready.

@@ -14,6 +14,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use jiff::Timestamp;
 use serde_json::json;
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -103,6 +104,58 @@ impl RestoreItemAction for Needy {
     }
 }
 
+/// An action whose plugin takes three seconds for an item, and is killed by the ConfigMap `parent`: in
+/// the middle of that, or each time when it is asked whether what it added is ready.
+struct Mortal {
+    dies_when_asked: bool,
+    deaths: watch::Sender<usize>,
+}
+
+impl Mortal {
+    fn shared(dies_when_asked: bool) -> Arc<dyn RestoreItemAction> {
+        Arc::new(Self { dies_when_asked, deaths: watch::Sender::default() })
+    }
+
+    fn die(&self) -> Error {
+        self.deaths.send_modify(|deaths| *deaths += 1);
+        Error::new(Code::Unavailable, "it has died")
+    }
+}
+
+#[async_trait]
+impl RestoreItemAction for Mortal {
+    async fn applies_to(&self) -> Answer<ResourceSelector> {
+        Ok(ResourceSelector::resources(["configmaps"]))
+    }
+
+    async fn execute(&self, item: &Item, _: &Item, _: &Encoded<Restore>) -> Answer<RestoreOutput> {
+        let object: Value = item.parse().unwrap();
+        let mut output = RestoreOutput::unchanged(item);
+        let mut deaths = self.deaths.subscribe();
+        if object["metadata"]["name"] == "parent" {
+            tokio::time::sleep(SECOND).await;
+            if !self.dies_when_asked {
+                return Err(self.die());
+            }
+            output.wait = Some(Wait { timeout: Some(60 * SECOND) });
+            return Ok(output);
+        }
+        tokio::select! {
+            biased;
+            _ = deaths.changed() => Err(Error::new(Code::Unavailable, "it has died")),
+            () = tokio::time::sleep(3 * SECOND) => Ok(output),
+        }
+    }
+
+    async fn are_additional_items_ready(
+        &self,
+        _: &[ResourceIdentifier],
+        _: &Encoded<Restore>,
+    ) -> Answer<bool> {
+        Err(self.die())
+    }
+}
+
 fn id(resource: &str, name: &str) -> ResourceIdentifier {
     ResourceIdentifier {
         group: String::new(),
@@ -116,7 +169,7 @@ fn id(resource: &str, name: &str) -> ResourceIdentifier {
 fn archive() -> Contents {
     let objects = [
         ("configmaps", "ConfigMap", "parent"),
-        ("configmaps", "ConfigMap", "other"),
+        ("configmaps", "ConfigMap", "sibling"),
         ("secrets", "Secret", "needed"),
         ("services", "Service", "late"),
     ];
@@ -185,12 +238,23 @@ async fn restore(action: Needy) -> Outcome {
 }
 
 async fn restore_with(action: Needy, spec: Value, stop: CancellationToken) -> Outcome {
-    let (action, fake) = (Arc::new(action), Arc::new(Fake::usual()));
+    let action = Arc::new(action);
+    let named = Named::new("example.io/needy".parse().unwrap(), Arc::clone(&action) as _);
+    let began = Instant::now();
+    let (cluster, results) = Box::pin(run(named, spec, stop)).await;
+    Outcome { cluster, results, took: began.elapsed(), action }
+}
+
+async fn run(
+    action: Named<dyn RestoreItemAction>,
+    spec: Value,
+    stop: CancellationToken,
+) -> (Arc<Fake>, Results) {
+    let fake = Arc::new(Fake::usual());
     let cluster: Arc<dyn Cluster> = Arc::clone(&fake) as _;
     let report = Arc::new(Report::default());
     let request = request(spec);
     let world = discover(&*cluster, &request, &report).await.unwrap();
-    let plugin = Arc::clone(&action) as Arc<dyn RestoreItemAction>;
     let options = Options {
         requests: 4,
         items: 8,
@@ -207,7 +271,7 @@ async fn restore_with(action: Needy, spec: Value, stop: CancellationToken) -> Ou
         contents: archive(),
         volumes: Volumes::default(),
         world,
-        actions: vec![Named::new("example.io/needy".parse().unwrap(), plugin)],
+        actions: vec![action],
         options,
         progress: Arc::new(Progress::default()),
         notes: None,
@@ -215,9 +279,8 @@ async fn restore_with(action: Needy, spec: Value, stop: CancellationToken) -> Ou
         cancel: CancellationToken::new(),
     };
     let context = assemble(parts, Arc::clone(&report), Timestamp::UNIX_EPOCH).await.unwrap();
-    let began = Instant::now();
     let _stopped = visit_all(&Arc::new(context)).await;
-    Outcome { cluster: fake, results: report.results(), took: began.elapsed(), action }
+    (fake, report.results())
 }
 
 #[tokio::test(start_paused = true)]
@@ -229,7 +292,7 @@ async fn an_item_waits_for_what_its_action_added_and_others_do_not() {
     let created: Vec<String> =
         outcome.cluster.creations().iter().map(|id| id.name.clone()).collect();
     let place = |name: &str| created.iter().position(|created| created == name).unwrap();
-    assert!(place("needed") < place("parent") && place("other") < place("parent"), "{created:?}");
+    assert!(place("needed") < place("parent") && place("sibling") < place("parent"), "{created:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -251,7 +314,7 @@ async fn a_timeout_is_waited_for_to_its_end_and_no_longer() {
         assert!(outcome.has("configmaps", "parent") && outcome.has("services", "late"));
 
         // What becomes ready shortly before is in time.
-        let outcome = restore(Needy::ready_after(own, limit - SECOND / 10)).await;
+        let outcome = restore(Needy::ready_after(own, limit * 9 / 10)).await;
         assert_eq!(outcome.results, Results::default(), "{words}");
     }
 }
@@ -331,6 +394,38 @@ async fn an_item_that_waits_is_not_restored_by_a_restore_that_is_stopped() {
     let restoring = restore_with(action, json!({}), stop.clone());
     let (outcome, ()) = tokio::join!(restoring, stopping);
     assert_eq!(outcome.took, SECOND / 2);
-    assert!(outcome.has("configmaps", "other"));
+    assert!(outcome.has("configmaps", "sibling"));
     assert!(!outcome.has("configmaps", "parent"), "the next attempt would take it for done");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_item_that_kills_its_plugin_takes_no_other_with_it() {
+    let name = || "example.io/mortal".parse().unwrap();
+    let failed = "the action example.io/mortal failed: it has died";
+    let unsure = "the action example.io/mortal cannot say whether what it added is ready: it has \
+                  died; the item is restored all the same";
+    // What may begin operations may have begun one that is left over.
+    for (action, error, warned) in [
+        (Named::new(name(), Mortal::shared(false)), failed, &[][..]),
+        (Named::asynchronous(name(), Mortal::shared(false)), failed, &["parent", "sibling"]),
+        (Named::asynchronous(name(), Mortal::shared(true)), unsure, &["sibling"]),
+    ] {
+        let run = Box::pin(run(action, json!({}), CancellationToken::new()));
+        let (cluster, results) = run.await;
+        assert_eq!(results.errors.count(), 1, "{results:?}");
+        assert_eq!(results.errors.namespaces["shop"], [format!("configmaps/parent: {error}")]);
+        assert!(cluster.object("configmaps", "shop", "sibling").is_some());
+        assert!(cluster.object("services", "shop", "late").is_some());
+        let is_there = cluster.object("configmaps", "shop", "parent").is_some();
+        assert_eq!(is_there, error == unsure);
+        let mut warnings = results.warnings.namespaces.get("shop").cloned().unwrap_or_default();
+        warnings.sort();
+        let left_over = |name: &&str| {
+            format!(
+                "configmaps/{name}: the action example.io/mortal is shown this item again: what it \
+                 had begun, if anything, may be left over: it has died"
+            )
+        };
+        assert_eq!(warnings, warned.iter().map(left_over).collect::<Vec<_>>());
+    }
 }

@@ -156,6 +156,19 @@ fn hostile_entries_are_refused_and_the_rest_is_read() {
 }
 
 #[test]
+fn the_size_of_an_item_is_known_without_reading_it() {
+    let archive = gzip(&tar(&[("resources/pods/namespaces/a/x.json", FILE, &pod("x"))]));
+    let contents = unpacked(&archive, Limits::default()).unwrap();
+    let id = |name: &str| ResourceIdentifier {
+        group: String::new(),
+        resource: "pods".into(),
+        namespace: "a".into(),
+        name: name.into(),
+    };
+    assert_eq!([contents.size(&id("x")), contents.size(&id("y"))], [pod("x").len(), 0]);
+}
+
+#[test]
 fn an_object_of_another_kind_than_its_folder_is_a_liar() {
     let fields = r#""metadata":{"name":"x","namespace":"a"}"#;
     for (kind, api_version, is_true) in [

@@ -1,8 +1,9 @@
 //! The last stage: items that operations have changed are stored again, and the commit record is
 //! written.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 
 use bowline_engine::backup::{Progress, Recovery, replace};
 use bowline_engine::point::{self, Point};
@@ -13,7 +14,7 @@ use futures::stream;
 use jiff::Timestamp;
 
 use super::wait::bucket;
-use super::{Course, Then, WorkError, canceled_status, commit, failed, recover};
+use super::{Course, Then, WorkError, canceled_status, clean, commit, failed, recover};
 use crate::controllers::run::patiently;
 use crate::story::one_line;
 
@@ -26,6 +27,10 @@ impl Course<'_> {
             Err(unseen) if unseen.is_retryable => return Err(unseen.into()),
             Err(unseen) => return Ok(Then::Over(Box::new(failed(&self.status(), unseen.told())))),
         };
+        if self.cancel.is_cancelled() && !self.is_there().await? {
+            clean(&store, &self.name).await;
+            return Ok(Then::Gone);
+        }
         let (operations, report) = self.operations(&store).await?;
         let items = replace::items_of(&operations);
         if !items.is_empty() && !self.cancel.is_cancelled() {
@@ -50,7 +55,7 @@ impl Course<'_> {
     async fn replace(
         &self,
         store: &BackupStore,
-        items: Vec<ResourceIdentifier>,
+        items: BTreeSet<ResourceIdentifier>,
         report: &Report,
     ) -> Result<(), WorkError> {
         let request = match self.request().await? {
@@ -63,7 +68,8 @@ impl Course<'_> {
         };
         let progress = Arc::new(Progress::default());
         let run = self.engine_run(request, store.clone(), Recovery::default(), progress);
-        let replaced = Box::pin(replace::run(run, items, Timestamp::now())).await;
+        let noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let replaced = Box::pin(replace::run(run, &items, &noted, Timestamp::now())).await;
         let (errors, warnings) = replaced.report.messages();
         report.take_over(errors, warnings);
         match replaced.outcome {

@@ -1,10 +1,12 @@
 //! The first stage: the engine takes the backup, and all files but the commit record are written.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use bowline_api::{Backup, BackupStatus};
 use bowline_engine::backup::request::Request;
-use bowline_engine::backup::{self, Fatal, Progress, Recovery, Taken, ThawError, finalize};
+use bowline_engine::backup::{
+    self, Fatal, Progress, Recovery, Taken, ThawError, finalize, replace,
+};
 use bowline_engine::cluster::ApiServer;
 use bowline_engine::journal::{ATTEMPTS, Recovered};
 use bowline_engine::operation::{Board, Operation};
@@ -18,7 +20,7 @@ use serde_json::json;
 use super::{
     Course, Then, WorkError, canceled_status, clean, commit, failed, recover, with_conditions,
 };
-use crate::controllers::operations::{Actions, Followed, Nobody, follow};
+use crate::controllers::operations::{Actions, Followed, Nobody, follow, tell_failed};
 use crate::controllers::run::{Items, named, patiently, show_progress, until_over};
 use crate::events::Milestone;
 use crate::patch;
@@ -53,7 +55,7 @@ impl Course<'_> {
         };
         if recovered.attempts >= ATTEMPTS {
             let reason = format!(
-                "the server has ended {} times while it ran this backup; it is not tried again",
+                "it was taken up {} times and not brought to its end; it is not tried again",
                 recovered.attempts
             );
             return self.give_up(reason, &recovered, &store).await;
@@ -86,8 +88,9 @@ impl Course<'_> {
         let began = self.status().start_timestamp.map_or(Timestamp::UNIX_EPOCH, |time| time.0);
         let mut taken = Taken::given_up(reason, recovered, self.timeout(), began);
         self.stop_operations(&mut taken.operations).await;
+        tell_failed(&taken.operations, &taken.report);
         let status = finalize::status(&self.backup, &taken);
-        self.close(store, status, &taken).await
+        self.close(store, status, &taken, true).await
     }
 
     /// Lets the engine take the backup.
@@ -100,8 +103,12 @@ impl Course<'_> {
     ) -> Result<Then, WorkError> {
         let _held = self.context.runs.hold(&self.backup, Some(reach));
         self.note_attempt().await?;
+        let is_last = recovery.recovered.attempts + 1 >= ATTEMPTS;
         let (mut taken, is_there) = Box::pin(self.take(request, store.clone(), recovery)).await;
         tell(&taken);
+        let noted = replace::items_of(&taken.operations);
+        self.noted.lock().unwrap_or_else(PoisonError::into_inner).extend(noted);
+        let is_there = is_there && self.is_there().await?;
         match &taken.archive {
             _ if !is_there => {
                 self.stop_operations(&mut taken.operations).await;
@@ -111,14 +118,17 @@ impl Course<'_> {
                 return Ok(Then::Gone);
             }
             Err(Fatal::Stopped) => return Ok(Then::Left),
-            Err(_) => self.stop_operations(&mut taken.operations).await,
+            Err(_) => {
+                self.stop_operations(&mut taken.operations).await;
+                tell_failed(&taken.operations, &taken.report);
+            }
             Ok(_) => {}
         }
         let status = match &taken.archive {
             Err(Fatal::Canceled) => canceled_status(&finalize::status(&self.backup, &taken)),
             _ => finalize::status(&self.backup, &taken),
         };
-        self.close(&store, status, &taken).await
+        self.close(&store, status, &taken, is_last).await
     }
 
     fn cluster(&self) -> Arc<ApiServer> {
@@ -192,6 +202,7 @@ impl Course<'_> {
         store: &BackupStore,
         status: BackupStatus,
         taken: &Taken,
+        is_last: bool,
     ) -> Result<Then, WorkError> {
         if is_of_another(taken) {
             return Ok(Then::Over(Box::new(finalize::conclude(&status, Timestamp::now()))));
@@ -200,6 +211,11 @@ impl Course<'_> {
         let written =
             patiently(|| finalize::write(store, &self.name, taken, self.of(), log.clone())).await;
         if let Err(error) = written {
+            // The journal knows all of it, so that it can be done again.
+            if error.is_retryable() && !is_last {
+                return Err(WorkError::Bucket(one_line(&error)));
+            }
+            self.stop_operations(&mut taken.operations.clone()).await;
             let reason = format!("cannot write the files of the backup: {}", one_line(&error));
             return Ok(Then::Over(Box::new(failed(&status, reason))));
         }
@@ -221,7 +237,7 @@ impl Course<'_> {
 
     /// Writes the status. None if the Backup is gone.
     pub(super) async fn show(&self, status: &BackupStatus) -> kube::Result<Option<Backup>> {
-        let status = with_conditions(&self.backup, status);
+        let status = with_conditions(status, self.is_canceled());
         patch::patch_status_of(self.api, &self.backup, json!(status)).await
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bowline_engine::cluster::ApiServer;
 use bowline_engine::journal::{ATTEMPTS, Journal as _, Record, Recovered};
-use bowline_engine::operation::{Board, Operation, record};
+use bowline_engine::operation::{Board, Operation};
 use bowline_engine::point::{self, Point};
 use bowline_engine::restore::request::Request;
 use bowline_engine::restore::{self, Fatal, Progress, Restored, finalize};
@@ -12,7 +12,7 @@ use bowline_plugin::Encoded;
 use jiff::Timestamp;
 
 use super::{Course, Then, WorkError, canceled_status, failed};
-use crate::controllers::operations::{Actions, Followed, Nobody, follow};
+use crate::controllers::operations::{Actions, Followed, Nobody, follow, tell_failed};
 use crate::controllers::run::{Items, named, patiently, show_progress, until_over};
 use crate::story::one_line;
 
@@ -28,7 +28,14 @@ impl Course<'_> {
         recovered: Recovered,
     ) -> Result<Then, WorkError> {
         // Restores that wait for operations hold no place.
-        let Ok(_place) = self.context.restores.acquire().await else { return Ok(Then::Left) };
+        let place = tokio::select! {
+            place = self.context.restores.acquire() => place.ok(),
+            () = self.context.stop.cancelled() => None,
+            () = self.cancel.cancelled() => None,
+        };
+        if self.context.stop.is_cancelled() || (place.is_none() && !self.cancel.is_cancelled()) {
+            return Ok(Then::Left);
+        }
         let _held = self.context.runs.hold(&self.restore, None);
         if recovered.attempts >= ATTEMPTS {
             return Ok(self.give_up(&recovered).await);
@@ -41,7 +48,9 @@ impl Course<'_> {
             attempt = recovered.attempts + 1,
             "the restore has started"
         );
+        let is_last = recovered.attempts + 1 >= ATTEMPTS;
         let (mut restored, is_there) = Box::pin(self.take(request, recovered)).await;
+        drop(place);
         tell(&restored);
         match &restored.fatal {
             _ if !is_there => {
@@ -49,21 +58,21 @@ impl Course<'_> {
                 return Ok(Then::Gone);
             }
             Some(Fatal::Stopped) => return Ok(Then::Left),
-            Some(_) => self.stop_operations(&mut restored.operations).await,
+            Some(_) => {
+                self.stop_operations(&mut restored.operations).await;
+                tell_failed(&restored.operations, &restored.report);
+            }
             None => {}
         }
-        self.close(&restored).await
+        self.close(&restored, is_last).await
     }
 
     /// Ends a restore that is not taken up again: what it has begun is told to stop.
     async fn give_up(&self, recovered: &Recovered) -> Then {
-        let records = recovered.finished.iter().flat_map(|ended| ended.restore_operations.clone());
-        let (timeout, now) = (self.timeout(), Timestamp::now());
-        let read = records.filter_map(|one| record::from_restore(one, timeout, now).ok());
-        let mut operations: Vec<Operation> = read.collect();
+        let mut operations = restore::begun_before(recovered, self.timeout(), Timestamp::now());
         self.stop_operations(&mut operations).await;
         let reason = format!(
-            "the server has ended {} times while it ran this restore; it is not tried again",
+            "it was taken up {} times and not brought to its end; it is not tried again",
             recovered.attempts
         );
         Then::Over(Box::new(failed(&self.restore, reason)))
@@ -118,11 +127,16 @@ impl Course<'_> {
     }
 
     /// Writes the files of a restore.
-    async fn close(&self, restored: &Restored) -> Result<Then, WorkError> {
+    async fn close(&self, restored: &Restored, is_last: bool) -> Result<Then, WorkError> {
         let status = finalize::status(&self.restore, restored);
         let log = self.log.snapshot();
         let write = || finalize::write(&self.store, &self.name, restored, self.of(), log.clone());
         if let Err(error) = patiently(write).await {
+            // The journal knows all of it, so that it can be done again.
+            if error.is_retryable() && !is_last {
+                return Err(WorkError::Bucket(one_line(&error)));
+            }
+            self.stop_operations(&mut restored.operations.clone()).await;
             // The objects are there all the same; what is missing are the log and the results.
             let reason = format!("its log and results cannot be written: {}", one_line(&error));
             let mut status = failed(&self.restore, reason);

@@ -1,0 +1,309 @@
+//! What can be read of a run when it should be over, and when its server is dead.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+use anyhow::Context as _;
+use bowline_api::{Backup, Restore};
+use flate2::read::MultiGzDecoder;
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod};
+use kube::api::ListParams;
+use kube::core::NamespaceResourceScope;
+use kube::{Api, Resource, ResourceExt as _};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::check::{Executed, Key, Operation, Run};
+use crate::world::{BASE, World, contents};
+
+/// A run that was begun.
+#[derive(Clone, Debug)]
+pub(crate) struct Subject {
+    pub(crate) kind: Kind,
+    pub(crate) name: String,
+    pub(crate) uid: String,
+    /// The namespace that is backed up, or restored into.
+    pub(crate) namespace: String,
+    /// See [`Run::recorded`].
+    pub(crate) recorded: Option<usize>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Backup,
+    Restore,
+}
+
+/// Where a run is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Standing {
+    pub(crate) phase: String,
+    pub(crate) reason: String,
+}
+
+impl Standing {
+    /// Whether nothing more will happen.
+    pub(crate) fn is_over(&self) -> bool {
+        ["Completed", "PartiallyFailed", "Failed", "FailedValidation"].contains(&self.phase())
+    }
+
+    /// Whether a kill counts as an attempt at its items.
+    pub(crate) fn is_at_items(&self) -> bool {
+        ["", "New", "Queued", "ReadyToStart", "InProgress"].contains(&self.phase())
+    }
+
+    fn phase(&self) -> &str {
+        &self.phase
+    }
+}
+
+impl Subject {
+    /// Where it is.
+    pub(crate) async fn standing(&self, world: &World) -> anyhow::Result<Standing> {
+        let object = match self.kind {
+            Kind::Backup => serde_json::to_value(world.api::<Backup>().get(&self.name).await?)?,
+            Kind::Restore => serde_json::to_value(world.api::<Restore>().get(&self.name).await?)?,
+        };
+        let status = &object["status"];
+        let text = |name: &str| status[name].as_str().unwrap_or_default().to_owned();
+        let mut reason = text("failureReason");
+        if let Some(errors) = status["validationErrors"].as_array() {
+            reason.push_str(&Value::from(errors.clone()).to_string());
+        }
+        Ok(Standing { phase: text("phase"), reason })
+    }
+
+    /// Notes, while no server runs, how much of it was recorded: where its last file is in the bucket,
+    /// all.
+    pub(crate) fn note_recorded(&mut self, world: &World) -> anyhow::Result<()> {
+        if self.recorded.is_none() && world.bucket.join(self.last_file()).exists() {
+            self.recorded = Some(self.executed(world)?.len());
+        }
+        Ok(())
+    }
+
+    fn executed(&self, world: &World) -> anyhow::Result<Vec<Executed>> {
+        match std::fs::read_to_string(&world.calls) {
+            Ok(text) => Ok(executed(&text, &self.uid)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(error) => Err(error).context("cannot read the calls of the plugins"),
+        }
+    }
+
+    /// What is written when all items are through.
+    fn last_file(&self) -> String {
+        let name = &self.name;
+        match self.kind {
+            Kind::Backup => format!("backups/{name}/{name}.tar.gz"),
+            Kind::Restore => self.file("itemoperations.json.gz"),
+        }
+    }
+
+    fn file(&self, suffix: &str) -> String {
+        let name = &self.name;
+        match self.kind {
+            Kind::Backup => format!("backups/{name}/{name}-{suffix}"),
+            Kind::Restore => format!("restores/{name}/restore-{name}-{suffix}"),
+        }
+    }
+
+    /// All that is known of it.
+    pub(crate) async fn evidence(&self, world: &World) -> anyhow::Result<Run> {
+        let standing = self.standing(world).await?;
+        let mut missing = Vec::new();
+        let mut read = |suffix: &str| {
+            let file = self.file(suffix);
+            json_file(&world.bucket.join(&file)).unwrap_or_else(|error| {
+                missing.push(format!("{file} ({error})"));
+                Value::Null
+            })
+        };
+        let (records, results) = (read("itemoperations.json.gz"), read("results.gz"));
+        match self.kind {
+            Kind::Backup => match archived(&world.bucket.join(self.last_file()), &self.namespace) {
+                Ok(found) => {
+                    let wanted = contents(&self.namespace, world.can_freeze());
+                    missing.extend(wanted.into_iter().filter(|item| !found.contains(item)));
+                }
+                Err(error) => missing.push(format!("its archive ({error})")),
+            },
+            Kind::Restore => {
+                let found = present(world, &self.namespace).await?;
+                let wanted = contents(BASE, false);
+                missing.extend(wanted.into_iter().filter(|item| !found.contains(item)));
+            }
+        }
+        Ok(Run {
+            name: self.name.clone(),
+            phase: standing.phase,
+            reason: standing.reason,
+            executed: self.executed(world)?,
+            recorded: self.recorded,
+            operations: operations(&records),
+            leftovers: leftovers(&results),
+            missing,
+        })
+    }
+}
+
+fn json_file(path: &Path) -> anyhow::Result<Value> {
+    Ok(serde_json::from_reader(MultiGzDecoder::new(File::open(path)?))?)
+}
+
+/// The objects of a namespace in an archive, as `<resource>/<name>`. All of it is read.
+fn archived(path: &Path, namespace: &str) -> anyhow::Result<BTreeSet<String>> {
+    let mut found = BTreeSet::new();
+    let mut archive = tar::Archive::new(MultiGzDecoder::new(File::open(path)?));
+    for entry in archive.entries()? {
+        let mut entry = entry?;
+        let path = entry.path()?.to_string_lossy().into_owned();
+        let parts: Vec<&str> = path.split('/').collect();
+        if let ["resources", resource, "namespaces", of, file] = parts[..]
+            && of == namespace
+            && let Some(name) = file.strip_suffix(".json")
+        {
+            serde_json::from_reader::<_, Value>(&mut entry).context(path.clone())?;
+            found.insert(format!("{resource}/{name}"));
+        }
+    }
+    Ok(found)
+}
+
+/// The objects of a namespace in the cluster, as `<resource>/<name>`.
+async fn present(world: &World, namespace: &str) -> anyhow::Result<BTreeSet<String>> {
+    async fn names<K>(world: &World, namespace: &str) -> anyhow::Result<Vec<String>>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+        K: Clone + std::fmt::Debug + DeserializeOwned,
+    {
+        let api: Api<K> = Api::namespaced(world.client.clone(), namespace);
+        let found = api.list(&ListParams::default()).await?;
+        let name = |object: K| format!("{}/{}", K::plural(&()), object.name_any());
+        Ok(found.items.into_iter().map(name).collect())
+    }
+    let mut found: BTreeSet<String> = BTreeSet::new();
+    found.extend(names::<Pod>(world, namespace).await?);
+    found.extend(names::<ConfigMap>(world, namespace).await?);
+    found.extend(names::<PersistentVolumeClaim>(world, namespace).await?);
+    Ok(found)
+}
+
+/// What plugins were shown for a run, from their notes: see the README of the fixture plugins.
+fn executed(text: &str, uid: &str) -> Vec<Executed> {
+    let mut executed = Vec::new();
+    for line in text.lines() {
+        let words: Vec<&str> = line.split(' ').collect();
+        let [_, plugin, "execute", run, item, operation] = words[..] else { continue };
+        let [kind, _, name] = item.split('/').collect::<Vec<_>>()[..] else { continue };
+        if run == uid {
+            let item = format!("{}s/{name}", kind.to_lowercase());
+            let operation = Some(operation.to_owned()).filter(|id| id != "-");
+            executed.push(Executed { key: Key { plugin: plugin.to_owned(), item }, operation });
+        }
+    }
+    executed
+}
+
+/// The operations in a file of either kind of run.
+fn operations(records: &Value) -> Vec<Operation> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let operation = |record: &Value| {
+        let spec = &record["spec"];
+        let item = &spec["resourceIdentifier"];
+        let plugin = text(&spec["backupItemAction"]) + &text(&spec["restoreItemAction"]);
+        let item = format!("{}/{}", text(&item["Resource"]), text(&item["Name"]));
+        Operation {
+            key: Key { plugin, item },
+            id: text(&spec["operationID"]),
+            is_completed: record["status"]["phase"] == "Completed",
+        }
+    };
+    records.as_array().into_iter().flatten().map(operation).collect()
+}
+
+/// The warnings of results that something may be left over.
+fn leftovers(results: &Value) -> Vec<Key> {
+    let namespaces = results["warnings"]["namespaces"].as_object();
+    let messages = namespaces.into_iter().flatten().filter_map(|(_, list)| list.as_array());
+    let texts = messages.flatten().filter_map(Value::as_str);
+    texts.filter_map(leftover).collect()
+}
+
+/// Which action and item a warning is about that something may be left over.
+fn leftover(text: &str) -> Option<Key> {
+    let (item, rest) = text.split_once(": ")?;
+    let (_, rest) = rest.split_once("while the plugin ")?;
+    let (plugin, rest) = rest.split_once(" had this item")?;
+    let key = Key { plugin: plugin.to_owned(), item: item.to_owned() };
+    rest.contains("may be left over").then_some(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn key(plugin: &str, item: &str) -> Key {
+        Key { plugin: plugin.into(), item: item.into() }
+    }
+
+    #[test]
+    fn calls_of_other_runs_and_other_calls_do_not_count() {
+        let text = "1 f/bia-v2 execute u1 PersistentVolumeClaim/app-a/c op/1/2/\n\
+                    2 f/both execute u2 Pod/app-a/p op/1/2/\n\
+                    3 f/bia-v2 progress u1 - op/1/2/\n\
+                    4 f/bia-v2 execute u1 Pod/app-a/p -\n\
+                    5 f/bia-v2 exec";
+        let claim = key("f/bia-v2", "persistentvolumeclaims/c");
+        let expected = [
+            Executed { key: claim, operation: Some("op/1/2/".into()) },
+            Executed { key: key("f/bia-v2", "pods/p"), operation: None },
+        ];
+        assert_eq!(executed(text, "u1"), expected);
+    }
+
+    #[test]
+    fn operations_of_both_kinds_of_runs_are_read() {
+        let item = json!({"Group": "", "Resource": "pods", "Namespace": "n", "Name": "p"});
+        let record = |field: &str, phase: &str| {
+            let mut record = json!({"spec": {"operationID": "1", "resourceIdentifier": item}});
+            record["spec"][field] = json!("f/x");
+            record["status"] = json!({"phase": phase});
+            record
+        };
+        let file = json!([
+            record("backupItemAction", "Completed"),
+            record("restoreItemAction", "InProgress"),
+        ]);
+        let expected =
+            |is_completed| Operation { key: key("f/x", "pods/p"), id: "1".into(), is_completed };
+        assert_eq!(operations(&file), [expected(true), expected(false)]);
+        assert_eq!(operations(&Value::Null), []);
+    }
+
+    #[test]
+    fn warnings_name_plugin_and_item() {
+        let text = "pods/p: the server ended while the plugin f/x had this item, and the plugin is \
+                    shown it again: what it had begun, if anything, may be left over";
+        let results = json!({"warnings": {"namespaces": {"n": [text, "pods/q: old", text]}}});
+        assert_eq!(leftovers(&results), [key("f/x", "pods/p"), key("f/x", "pods/p")]);
+        assert_eq!(leftovers(&json!({"errors": {"namespaces": {"n": [text]}}})), []);
+    }
+
+    #[test]
+    fn phases_are_told_apart() {
+        let standing = |phase: &str| Standing { phase: phase.into(), reason: String::new() };
+        for phase in ["", "New", "ReadyToStart", "InProgress"] {
+            assert!(standing(phase).is_at_items() && !standing(phase).is_over(), "{phase}");
+        }
+        for phase in ["WaitingForPluginOperations", "Finalizing"] {
+            assert!(!standing(phase).is_at_items() && !standing(phase).is_over(), "{phase}");
+        }
+        for phase in ["Completed", "Failed", "PartiallyFailed", "FailedValidation"] {
+            assert!(!standing(phase).is_at_items() && standing(phase).is_over(), "{phase}");
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Kills the server again and again while it works, and counts what that costs.
+//!
+//! The real server works on a real API server and bucket, with plugins that note every call and pods
+//! that note every freeze. It is killed where the code says that a kill tells most, and at random
+//! times; the next one goes on. What is true in the end is read from the cluster, the bucket and the
+//! notes, never from what the server says of itself. Started by `bench/kill`.
+
+mod check;
+mod evidence;
+mod gate;
+mod plan;
+mod report;
+mod round;
+mod serve;
+mod world;
+
+use std::fmt::Display;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::Context as _;
+use bowline_engine::point::Point;
+use clap::{Parser, Subcommand};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::plan::Planner;
+use crate::report::Totals;
+use crate::world::World;
+
+/// Kill the server again and again while it works, and count what that costs
+///
+/// Everything runs on this machine and goes away at the end, on Ctrl-C at the latest. The first run
+/// builds the programs it needs with Go, which takes minutes.
+#[derive(Debug, Parser)]
+#[command(name = "bench/kill", bin_name = "bench/kill", args_conflicts_with_subcommands = true)]
+struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
+
+    /// How often to kill it
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    kills: u32,
+
+    /// Leave out a write to the journal, which must cost something: `note-begun` or `note-ended`
+    #[arg(long, value_name = "POINT", value_parser = parse_sabotage)]
+    sabotage: Option<Point>,
+
+    /// Where the randomness comes from: the same seed makes the same plan
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+
+    /// Write the figures to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+
+    /// Where relative file names start
+    #[arg(long, hide = true, default_value = ".")]
+    folder: PathBuf,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Be the server that is killed
+    #[command(hide = true)]
+    Serve(serve::Args),
+}
+
+/// A point at which something is left out that must not be.
+fn parse_sabotage(text: &str) -> Result<Point, String> {
+    match plan::point(text)? {
+        point @ (Point::NoteBegun | Point::NoteEnded) => Ok(point),
+        _ => Err("nothing that counts is left out there; try note-begun or note-ended".to_owned()),
+    }
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let outcome = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("cannot start")
+        .and_then(|runtime| match &args.command {
+            Some(Command::Serve(serve)) => runtime.block_on(serve::run(serve)),
+            None => runtime.block_on(run_until_asked_to_end(&args)),
+        });
+    outcome.unwrap_or_else(|error| {
+        say(format_args!("error: {error:#}"));
+        ExitCode::from(2)
+    })
+}
+
+/// Runs the whole. On a signal everything is dropped, and with the beds goes what runs in them.
+async fn run_until_asked_to_end(args: &Args) -> anyhow::Result<ExitCode> {
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for Ctrl-C")?;
+    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for signals")?;
+    tokio::select! {
+        outcome = run(args) => outcome,
+        // 128 plus the number of the signal, as shells count.
+        _ = interrupt.recv() => Ok(ExitCode::from(130)),
+        _ = terminate.recv() => Ok(ExitCode::from(143)),
+    }
+}
+
+async fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let world = World::set_up(args.sabotage).await?;
+    let mut planner = Planner::new(args.seed, args.sabotage, world.can_freeze());
+    let mut totals = Totals::default();
+    let began = Instant::now();
+    // A round that kills nobody is possible; many in a row mean that something else is wrong.
+    let mut idle = 0;
+    while totals.kills < args.kills && idle < 5 {
+        let before = totals.kills;
+        let plan = planner.round(args.kills - totals.kills);
+        round::run(&world, &plan, &mut planner, &mut totals).await?;
+        idle = if totals.kills == before { idle + 1 } else { 0 };
+        say(format_args!(
+            "{} of {} kills, {} of {} points, {} s: {}",
+            totals.kills,
+            args.kills,
+            totals.points.len(),
+            Point::ALL.len(),
+            began.elapsed().as_secs(),
+            totals.verdict(),
+        ));
+    }
+    totals.seconds = began.elapsed().as_secs();
+    if let Some(file) = &args.json {
+        let path = args.folder.join(file);
+        std::fs::write(&path, format!("{:#}\n", totals.json()))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    write!(std::io::stdout(), "{}", totals.table()).context("cannot write to standard output")?;
+    Ok(if totals.is_clean() && totals.kills >= args.kills {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// Says a line to whoever waits.
+fn say(line: impl Display) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_costs_something_can_be_left_out() {
+        let parse = |text: &str| Args::try_parse_from(["bench/kill", "--sabotage", text]);
+        assert_eq!(parse("note-begun").unwrap().sabotage, Some(Point::NoteBegun));
+        assert_eq!(parse("note-ended").unwrap().sabotage, Some(Point::NoteEnded));
+        for wrong in ["commit", "note-thawed", "lunch"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! Where the server is killed, round by round.
+
+use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::time::Duration;
+
+use bowline_engine::point::Point;
+
+/// How long a kill at a random time is waited for, at most.
+const LATEST: Duration = Duration::from_millis(2000);
+
+/// The point of a name.
+pub(crate) fn point(text: &str) -> Result<Point, String> {
+    let found = Point::ALL.iter().find(|point| point.as_str() == text);
+    found.copied().ok_or_else(|| {
+        let names: Vec<&str> = Point::ALL.iter().map(|point| point.as_str()).collect();
+        format!("there is no such point; there are {}", names.join(", "))
+    })
+}
+
+/// When a server is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// When it passes a point for the n-th time.
+    At(Point, u32),
+    /// So long after its start.
+    After(Duration),
+}
+
+/// The kills of one round, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Plan {
+    pub(crate) number: u32,
+    pub(crate) targets: Vec<Target>,
+    /// The bucket is out of reach after the first kill, until the pods are thawed.
+    pub(crate) without_bucket: bool,
+}
+
+/// Where in the life of a run a point is passed. A round goes through them in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    Start,
+    Blocks,
+    /// Pods are thawed by the server that comes after one that was killed while they were frozen.
+    Thaw,
+    Files,
+    Operations,
+    Commit,
+    Over,
+}
+
+fn stage(point: Point) -> Stage {
+    match point {
+        Point::BackupInProgress | Point::RestoreInProgress | Point::Attempt => Stage::Start,
+        Point::NoteBegun
+        | Point::Begun
+        | Point::PreHook
+        | Point::Frozen
+        | Point::Execute
+        | Point::Executed
+        | Point::PostHook
+        | Point::Thawed
+        | Point::Keep
+        | Point::Kept
+        | Point::NoteEnded
+        | Point::Ended
+        | Point::Create
+        | Point::Created => Stage::Blocks,
+        Point::NoteThawed => Stage::Thaw,
+        Point::ArchiveUploaded
+        | Point::FilesWritten
+        | Point::BackupCollected
+        | Point::RestoreFilesWritten
+        | Point::RestoreCollected => Stage::Files,
+        // A restore has nothing to commit, and is over while backups do.
+        Point::OperationsWritten | Point::RestoreOver => Stage::Operations,
+        Point::BackupFinalizing
+        | Point::ArchiveReplaced
+        | Point::ResultsWritten
+        | Point::Commit
+        | Point::Committed => Stage::Commit,
+        Point::BackupOver | Point::JournalRemoved => Stage::Over,
+    }
+}
+
+/// How often a point is passed in a round, so that there is a choice.
+fn passings(point: Point) -> u32 {
+    match point {
+        Point::PreHook | Point::Frozen | Point::PostHook | Point::Thawed => 3,
+        Point::Create | Point::Created => 6,
+        Point::OperationsWritten => 3,
+        Point::RestoreOver => 1,
+        _ if stage(point) == Stage::Blocks => 10,
+        _ => 2,
+    }
+}
+
+/// Whether a pod must freeze for a point to be passed.
+fn needs_freeze(point: Point) -> bool {
+    use Point::{Frozen, NoteThawed, PostHook, PreHook, Thawed};
+    matches!(point, PreHook | Frozen | PostHook | Thawed | NoteThawed)
+}
+
+/// Makes plans. Points that were not hit yet come first.
+#[derive(Debug)]
+pub(crate) struct Planner {
+    seed: u64,
+    rolled: u64,
+    rounds: u32,
+    sabotage: Option<Point>,
+    can_freeze: bool,
+    /// What was hit, or tried often enough.
+    done: BTreeSet<Point>,
+}
+
+impl Planner {
+    pub(crate) fn new(seed: u64, sabotage: Option<Point>, can_freeze: bool) -> Self {
+        Self { seed, rolled: 0, rounds: 0, sabotage, can_freeze, done: BTreeSet::new() }
+    }
+
+    /// Says that a point was hit.
+    pub(crate) fn hit(&mut self, point: Point) {
+        self.done.insert(point);
+    }
+
+    /// The next round, with so many kills at most.
+    pub(crate) fn round(&mut self, most: u32) -> Plan {
+        let number = self.rounds;
+        self.rounds += 1;
+        let without_bucket =
+            self.sabotage.is_none() && self.can_freeze && number.is_multiple_of(16);
+        let mut targets = if let Some(sabotage) = self.sabotage {
+            self.where_it_shows(sabotage)
+        } else if without_bucket {
+            vec![Target::At(Point::Frozen, 1)]
+        } else {
+            self.through_a_life()
+        };
+        targets.truncate(most as usize);
+        Plan { number, targets, without_bucket }
+    }
+
+    /// Two kills before or in the blocks, one at the files, two behind, and now and then one at any
+    /// time.
+    fn through_a_life(&mut self) -> Vec<Target> {
+        let first = match self.below(3) {
+            0 => Target::After(LATEST.mul_f64(f64::from(self.below(1000)) / 1000.0)),
+            1 => self.pick(&[Stage::Start]),
+            _ => self.pick(&[Stage::Blocks]),
+        };
+        let second = self.pick(&[Stage::Blocks, Stage::Thaw]);
+        let mut targets = match second {
+            // Only somebody who is frozen is thawed.
+            Target::At(Point::NoteThawed, _) => {
+                vec![Target::At(Point::Frozen, 1), Target::At(Point::NoteThawed, 1)]
+            }
+            second => vec![first, second],
+        };
+        let mut late = vec![
+            self.pick(&[Stage::Files]),
+            self.pick(&[Stage::Operations, Stage::Commit]),
+            self.pick(&[Stage::Commit, Stage::Over]),
+        ];
+        late.sort_by_key(Self::order);
+        late.dedup();
+        targets.extend(late);
+        targets
+    }
+
+    fn order(target: &Target) -> Stage {
+        match target {
+            Target::At(point, _) => stage(*point),
+            Target::After(_) => Stage::Start,
+        }
+    }
+
+    /// Kills right behind what was left out.
+    fn where_it_shows(&mut self, sabotage: Point) -> Vec<Target> {
+        match sabotage {
+            Point::NoteEnded => {
+                let points = [Point::ArchiveUploaded, Point::FilesWritten];
+                points.map(|point| Target::At(point, 1)).to_vec()
+            }
+            _ if self.can_freeze => {
+                let passing = 1 + self.below(4);
+                vec![Target::At(Point::Frozen, 1), Target::At(Point::Executed, passing)]
+            }
+            _ => vec![Target::At(Point::Executed, 1 + self.below(4))],
+        }
+    }
+
+    /// A point of some stages: one that was not hit yet at its first passing, else any at any.
+    fn pick(&mut self, stages: &[Stage]) -> Target {
+        let of_stages: Vec<Point> = Point::ALL
+            .iter()
+            .copied()
+            .filter(|&point| stages.contains(&stage(point)))
+            .filter(|&point| self.can_freeze || !needs_freeze(point))
+            .collect();
+        let fresh: Vec<Point> =
+            of_stages.iter().copied().filter(|point| !self.done.contains(point)).collect();
+        let from = if fresh.is_empty() { &of_stages } else { &fresh };
+        let point = from[self.below(u32::try_from(from.len()).unwrap_or(1)) as usize];
+        let passing = if fresh.is_empty() { 1 + self.below(passings(point)) } else { 1 };
+        Target::At(point, passing)
+    }
+
+    /// A number below `end`, which is not zero.
+    fn below(&mut self, end: u32) -> u32 {
+        let mut hasher = DefaultHasher::new();
+        (self.seed, self.rolled).hash(&mut hasher);
+        self.rolled += 1;
+        u32::try_from(hasher.finish() % u64::from(end)).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn points(planner: &mut Planner, rounds: usize) -> BTreeSet<Point> {
+        let mut points = BTreeSet::new();
+        for _ in 0..rounds {
+            for target in planner.round(100).targets {
+                if let Target::At(point, _) = target {
+                    planner.hit(point);
+                    points.insert(point);
+                }
+            }
+        }
+        points
+    }
+
+    #[test]
+    fn every_point_is_planned_for_within_the_kills_of_ci() {
+        for seed in 0..20 {
+            let found = points(&mut Planner::new(seed, None, true), 20);
+            let missing: Vec<_> = Point::ALL.iter().filter(|one| !found.contains(one)).collect();
+            assert!(missing.is_empty(), "seed {seed}: {missing:?}");
+        }
+    }
+
+    #[test]
+    fn nobody_is_frozen_where_nobody_can_be() {
+        let found = points(&mut Planner::new(1, None, false), 40);
+        assert!(found.iter().all(|&point| !needs_freeze(point)), "{found:?}");
+    }
+
+    #[test]
+    fn the_same_seed_makes_the_same_plan_and_others_another() {
+        let plans = |seed| {
+            let mut planner = Planner::new(seed, None, true);
+            (0..5).map(|_| planner.round(100)).collect::<Vec<_>>()
+        };
+        assert_eq!(plans(1), plans(1));
+        assert_ne!(plans(1), plans(2));
+    }
+
+    #[test]
+    fn a_round_follows_the_life_of_a_run_and_has_no_more_kills_than_are_wanted() {
+        let mut planner = Planner::new(3, None, true);
+        for _ in 0..40 {
+            let targets = planner.round(5).targets;
+            assert!((1..=5).contains(&targets.len()), "{targets:?}");
+            let late = &targets[2.min(targets.len())..];
+            assert!(late.is_sorted_by_key(Planner::order), "{targets:?}");
+            if let Some(at) =
+                targets.iter().position(|one| matches!(one, Target::At(Point::NoteThawed, _)))
+            {
+                assert_eq!(targets[at - 1], Target::At(Point::Frozen, 1));
+            }
+        }
+        assert_eq!(planner.round(1).targets.len(), 1);
+    }
+
+    #[test]
+    fn points_are_found_by_name() {
+        assert_eq!(point("note-begun"), Ok(Point::NoteBegun));
+        assert!(point("lunch").unwrap_err().contains("note-begun"));
+    }
+}

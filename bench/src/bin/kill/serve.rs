@@ -1,0 +1,66 @@
+//! The server that is killed: the real one, in a process that ends itself at a named point.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use bowline_engine::point::{self, Point, Verdict};
+use bowline_server::{Options, log};
+use bowline_testbed::kubeconfig;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::plan;
+
+/// What the server is called. Each one takes the lease of the one before back at once.
+const IDENTITY: &str = "killed";
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[arg(long)]
+    kubeconfig: PathBuf,
+    #[arg(long)]
+    namespace: String,
+    #[arg(long)]
+    plugins: PathBuf,
+    #[arg(long)]
+    scratch: PathBuf,
+    /// Where to end
+    #[arg(long, value_parser = plan::point)]
+    die_at: Option<Point>,
+    /// At which passing of it
+    #[arg(long, default_value_t = 1)]
+    passing: u32,
+    /// Where to leave out what comes next
+    #[arg(long, value_parser = plan::point)]
+    leave_out: Option<Point>,
+}
+
+/// Serves until it is killed.
+pub(crate) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    log::init(log::Options { level: "debug".parse()?, ..log::Options::default() })
+        .context("cannot log")?;
+    let (die_at, passing, leave_out) = (args.die_at, args.passing, args.leave_out);
+    let passed = AtomicU32::new(0);
+    point::watch(move |point| {
+        if die_at == Some(point) && passed.fetch_add(1, Ordering::SeqCst) + 1 == passing {
+            // It does not return: there is no way to be asked, or to clean up.
+            let _ = kill(Pid::this(), Signal::SIGKILL);
+        }
+        if leave_out == Some(point) { Verdict::LeaveOut } else { Verdict::Go }
+    });
+    let client = kubeconfig::client(&args.kubeconfig).await?;
+    let options = Options {
+        namespace: args.namespace.clone(),
+        plugin_dir: args.plugins.clone(),
+        scratch_dir: args.scratch.clone(),
+        identity: IDENTITY.to_owned(),
+        item_operation_sync_frequency: Duration::from_secs(1),
+        store_validation_frequency: Duration::from_secs(5),
+        ..Options::default()
+    };
+    bowline_server::run(client, options, std::future::pending()).await?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,423 @@
+//! What the server works on: a control plane, a node with pods that can be frozen, a bucket behind a
+//! gate, and applications whose items plugins work on in the background.
+
+use std::fs::OpenOptions;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use bowline_api::location::LocationPhase;
+use bowline_api::{Backup, BackupStorageLocation, Restore, label};
+use bowline_engine::point::Point;
+use bowline_testbed::{Bed, ControlPlane, Node, S3, apply, fixture, node, s3};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, PersistentVolumeClaim, Pod, Secret};
+use kube::api::{ListParams, PostParams};
+use kube::core::NamespaceResourceScope;
+use kube::{Api, Client, Resource};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::gate::Gate;
+use crate::plan::Target;
+use crate::say;
+
+/// Where the server works.
+const NAMESPACE: &str = "velero";
+const BUCKET: &str = "kills";
+/// Applications that are backed up in each round.
+pub(crate) const APPS: [&str; 2] = ["app-left", "app-right"];
+/// The application that is restored in each round, from a backup of the same name.
+pub(crate) const BASE: &str = "app-base";
+/// How long an operation takes, in milliseconds.
+const OPERATION: u32 = 700;
+/// How long anything may take before the first kill.
+const SET_UP_LIMIT: Duration = Duration::from_mins(3);
+/// How often something is looked at that is waited for.
+pub(crate) const LOOK: Duration = Duration::from_millis(50);
+
+/// Everything that is there while servers come and go.
+pub(crate) struct World {
+    pub(crate) client: Client,
+    pub(crate) gate: Gate,
+    /// The bucket, as a folder.
+    pub(crate) bucket: PathBuf,
+    /// Where plugins note their calls.
+    pub(crate) calls: PathBuf,
+    /// Where pods note that they are frozen and thawed, if there can be such pods.
+    notes: Option<PathBuf>,
+    sabotage: Option<Point>,
+    folder: PathBuf,
+    plane: ControlPlane,
+    _node: Option<Node>,
+    s3: S3,
+    bed: Bed,
+}
+
+impl World {
+    /// Starts everything, and takes the backup that is restored later.
+    pub(crate) async fn set_up(sabotage: Option<Point>) -> anyhow::Result<Self> {
+        let unavailable = node::unavailable();
+        if let Some(reason) = unavailable {
+            say(format_args!("no pod is frozen: {reason}"));
+        }
+        say("starting a control plane, a bucket and what else is needed");
+        let isolated = if unavailable.is_none() { Bed::isolated()? } else { Bed::new()? };
+        let bed = Bed::new()?;
+        let plane = ControlPlane::start(&isolated, bowline_testbed::Options::default()).await?;
+        let node = match unavailable {
+            None => Some(Node::start(&plane).await?),
+            Some(_) => None,
+        };
+        let s3 = S3::start(&bed).await?;
+        let bucket = s3.create_bucket(BUCKET).context("cannot make a bucket")?;
+        let address = s3.url().trim_start_matches("http://").parse();
+        let gate = Gate::to(address.context("the bucket has no address")?).await?;
+        let folder = bed.subdir("kill").context("cannot make a folder")?;
+        for name in ["plugins", "scratch", "state"] {
+            std::fs::create_dir_all(folder.join(name)).context("cannot make a folder")?;
+        }
+        let plugin = fixture::rust_plugins().await?;
+        std::os::unix::fs::symlink(plugin, folder.join("plugins/fixture"))
+            .context("cannot install the plugins")?;
+        let notes = node.as_ref().map(|node| node.volume("notes")).transpose()?;
+        let world = Self {
+            client: plane.client().await?,
+            gate,
+            bucket,
+            calls: folder.join("state/calls"),
+            notes,
+            sabotage,
+            folder,
+            plane,
+            _node: node,
+            s3,
+            bed,
+        };
+        world.fill().await?;
+        world.take_base().await?;
+        Ok(world)
+    }
+
+    pub(crate) fn can_freeze(&self) -> bool {
+        self.notes.is_some()
+    }
+
+    /// The objects of a kind in the server's namespace.
+    pub(crate) fn api<K>(&self) -> Api<K>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+    {
+        Api::namespaced(self.client.clone(), NAMESPACE)
+    }
+
+    /// Installs the definitions, the location and the applications.
+    async fn fill(&self) -> anyhow::Result<()> {
+        for definition in bowline_api::crds::all() {
+            apply::apply(&self.client, serde_json::to_value(definition)?).await?;
+        }
+        for name in [NAMESPACE, BASE].iter().chain(&APPS) {
+            let namespace = json!({"metadata": {"name": name}});
+            let api: Api<Namespace> = Api::all(self.client.clone());
+            api.create(&PostParams::default(), &serde_json::from_value(namespace)?).await?;
+        }
+        let credentials = std::fs::read_to_string(self.s3.credentials_file())?;
+        let secret = json!({"metadata": {"name": "s3"}, "stringData": {"cloud": credentials}});
+        self.create(&self.api::<Secret>(), secret).await?;
+        let location = json!({"metadata": {"name": "default"}, "spec": {
+            "provider": "aws",
+            "default": true,
+            "objectStorage": {"bucket": BUCKET},
+            "credential": {"name": "s3", "key": "cloud"},
+            "config": {
+                "region": s3::REGION, "s3ForcePathStyle": "true", "s3Url": self.gate.url(),
+            },
+        }});
+        self.create(&self.api::<BackupStorageLocation>(), location).await?;
+        for app in APPS {
+            self.deploy(app, self.notes.as_deref()).await?;
+        }
+        self.deploy(BASE, None).await?;
+        for app in APPS {
+            for pod in hooked(app) {
+                self.until_ready(app, &pod).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Deploys an application; with pods that can be frozen if it is said where they note that.
+    async fn deploy(&self, app: &str, notes: Option<&Path>) -> anyhow::Result<()> {
+        let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), app);
+        let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), app);
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), app);
+        for name in maps_of(app) {
+            self.create(&maps, json!({"metadata": {"name": name}, "data": {"k": "v"}})).await?;
+        }
+        for name in claims_of(app) {
+            let changed = format!("configmaps/{app}/{}", maps_of(app)[0]);
+            let claim = json!({
+                "metadata": {"name": name, "annotations": {
+                    "fixture.bowline.io/do": format!("operation={OPERATION}"),
+                    "fixture.bowline.io/post-operation": changed,
+                }},
+                "spec": {
+                    "accessModes": ["ReadWriteOnce"],
+                    "resources": {"requests": {"storage": "1Mi"}},
+                },
+            });
+            self.create(&claims, claim).await?;
+        }
+        self.create(&pods, idle_pod(app)).await?;
+        if let Some(notes) = notes {
+            for name in hooked(app) {
+                self.create(&pods, hooked_pod(&name, notes)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Creates an object. A new namespace needs a moment before it takes pods.
+    async fn create<K>(&self, api: &Api<K>, object: Value) -> anyhow::Result<K>
+    where
+        K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + Serialize + DeserializeOwned,
+    {
+        let mut object = object;
+        object["apiVersion"] = json!(K::api_version(&()));
+        object["kind"] = json!(K::kind(&()));
+        let object: K = serde_json::from_value(object)?;
+        let deadline = Instant::now() + SET_UP_LIMIT;
+        loop {
+            match api.create(&PostParams::default(), &object).await {
+                Err(kube::Error::Api(status))
+                    if status.code == 403 && Instant::now() < deadline =>
+                {
+                    tokio::time::sleep(LOOK).await;
+                }
+                created => return Ok(created?),
+            }
+        }
+    }
+
+    async fn until_ready(&self, app: &str, pod: &str) -> anyhow::Result<()> {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), app);
+        let deadline = Instant::now() + SET_UP_LIMIT;
+        while Instant::now() < deadline && self.can_freeze() {
+            let status = pods.get(pod).await?.status.unwrap_or_default();
+            let containers = status.container_statuses.unwrap_or_default();
+            if !containers.is_empty() && containers.iter().all(|container| container.ready) {
+                return Ok(());
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        ensure!(!self.can_freeze(), "the pod {app}/{pod} does not run");
+        Ok(())
+    }
+
+    /// Waits until a server says that the bucket can be used. Until then backups are refused.
+    pub(crate) async fn until_available(&self) -> anyhow::Result<()> {
+        let api = self.api::<BackupStorageLocation>();
+        let deadline = Instant::now() + SET_UP_LIMIT;
+        while Instant::now() < deadline {
+            let status = api.get("default").await?.status.unwrap_or_default();
+            if status.phase == Some(LocationPhase::Available) {
+                return Ok(());
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        bail!("the bucket cannot be used; see {}", self.log().display());
+    }
+
+    /// Takes the backup that every round restores.
+    async fn take_base(&self) -> anyhow::Result<()> {
+        let mut server = self.start(None)?;
+        self.until_available().await?;
+        self.back_up(BASE, BASE).await?;
+        let deadline = Instant::now() + SET_UP_LIMIT;
+        while Instant::now() < deadline {
+            let status = self.api::<Backup>().get(BASE).await?.status.unwrap_or_default();
+            match status.phase {
+                Some(phase) if phase.is_terminal() => {
+                    ensure!(
+                        phase == bowline_api::BackupPhase::Completed,
+                        "the first backup is {phase:?}: {} {:?}",
+                        status.failure_reason,
+                        status.validation_errors,
+                    );
+                    self.until_forgotten().await?;
+                    return server.kill();
+                }
+                _ => tokio::time::sleep(LOOK).await,
+            }
+            if let Some(how) = server.ended()? {
+                bail!("the server ended by itself, {how}; see {}", self.log().display());
+            }
+        }
+        bail!("the first backup does not end; see {}", self.log().display());
+    }
+
+    /// Creates a Backup of a namespace. Returns its uid.
+    pub(crate) async fn back_up(&self, name: &str, namespace: &str) -> anyhow::Result<String> {
+        let spec = json!({"includedNamespaces": [namespace], "snapshotVolumes": false});
+        let backup = json!({"metadata": {"name": name}, "spec": spec});
+        let created = self.create(&self.api::<Backup>(), backup).await?;
+        created.metadata.uid.context("a Backup without a uid")
+    }
+
+    /// Creates a Restore of the first backup into a namespace. Returns its uid.
+    pub(crate) async fn restore(&self, name: &str, namespace: &str) -> anyhow::Result<String> {
+        let spec = json!({"backupName": BASE, "namespaceMapping": {BASE: namespace}});
+        let restore = json!({"metadata": {"name": name}, "spec": spec});
+        let created = self.create(&self.api::<Restore>(), restore).await?;
+        created.metadata.uid.context("a Restore without a uid")
+    }
+
+    /// The uids of runs that have a journal.
+    pub(crate) async fn journals(&self) -> anyhow::Result<Vec<String>> {
+        let params = ListParams::default().labels(label::JOURNAL);
+        let found = self.api::<ConfigMap>().list(&params).await?;
+        let uid = |map: ConfigMap| map.metadata.labels?.remove(label::JOURNAL);
+        Ok(found.items.into_iter().filter_map(uid).collect())
+    }
+
+    /// Waits until no run has a journal.
+    async fn until_forgotten(&self) -> anyhow::Result<()> {
+        let deadline = Instant::now() + SET_UP_LIMIT;
+        while !self.journals().await?.is_empty() {
+            ensure!(Instant::now() < deadline, "a journal is left");
+            tokio::time::sleep(LOOK).await;
+        }
+        Ok(())
+    }
+
+    /// What the pods have noted: their names and lines.
+    pub(crate) fn notes(&self) -> Vec<(String, Vec<String>)> {
+        let Some(notes) = &self.notes else { return Vec::new() };
+        let pods = APPS.into_iter().flat_map(hooked);
+        pods.map(|pod| {
+            let text = std::fs::read_to_string(notes.join(&pod)).unwrap_or_default();
+            let lines = text.lines().map(str::to_owned).collect();
+            (pod, lines)
+        })
+        .collect()
+    }
+
+    /// Where the servers log.
+    pub(crate) fn log(&self) -> PathBuf {
+        self.folder.join("server.log")
+    }
+
+    /// Starts a server. At a target that is a point it will end itself.
+    pub(crate) fn start(&self, target: Option<Target>) -> anyhow::Result<Server> {
+        let mut command = Command::new(std::env::current_exe().context("cannot find myself")?);
+        command.arg("serve").arg("--kubeconfig").arg(self.plane.kubeconfig());
+        command.args(["--namespace", NAMESPACE]);
+        command.arg("--plugins").arg(self.folder.join("plugins"));
+        command.arg("--scratch").arg(self.folder.join("scratch"));
+        command.env("FIXTURE_STATE_DIR", self.folder.join("state"));
+        if let Some(Target::At(point, passing)) = target {
+            command.args(["--die-at", point.as_str(), "--passing", &passing.to_string()]);
+        }
+        if let Some(sabotage) = self.sabotage {
+            command.args(["--leave-out", sabotage.as_str()]);
+        }
+        let log = OpenOptions::new().append(true).create(true).open(self.log());
+        let log = log.context("cannot open the log of the server")?;
+        command.stdout(log.try_clone().context("cannot open the log of the server")?).stderr(log);
+        let child = self.bed.spawn(command).context("cannot start the server")?;
+        Ok(Server(child))
+    }
+}
+
+/// A server. It is killed when this is dropped.
+pub(crate) struct Server(Child);
+
+impl Server {
+    pub(crate) fn kill(&mut self) -> anyhow::Result<()> {
+        self.0.kill().context("cannot kill the server")?;
+        self.0.wait().map(drop).context("cannot wait for the server")
+    }
+
+    /// How it ended, if it did.
+    pub(crate) fn ended(&mut self) -> anyhow::Result<Option<std::process::ExitStatus>> {
+        self.0.try_wait().context("cannot look at the server")
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The pods of an application that can be frozen. Their names are unique, as those of their notes.
+fn hooked(app: &str) -> Vec<String> {
+    (1..=2).map(|number| format!("{app}-db-{number}")).collect()
+}
+
+fn claims_of(app: &str) -> Vec<String> {
+    (1..=4).map(|number| format!("{app}-claim-{number}")).collect()
+}
+
+fn maps_of(app: &str) -> Vec<String> {
+    (1..=3).map(|number| format!("{app}-map-{number}")).collect()
+}
+
+/// What is in an application, as `<resource>/<name>`.
+pub(crate) fn contents(app: &str, with_hooked: bool) -> Vec<String> {
+    let of = |resource: &str, names: Vec<String>| {
+        names.into_iter().map(|name| format!("{resource}/{name}")).collect::<Vec<_>>()
+    };
+    let mut all = of("persistentvolumeclaims", claims_of(app));
+    all.extend(of("configmaps", maps_of(app)));
+    all.push(format!("pods/{app}-idle"));
+    if with_hooked {
+        all.extend(of("pods", hooked(app)));
+    }
+    all
+}
+
+/// A pod that never runs, with a volume, so that it is backed up in one block with its claim.
+fn idle_pod(app: &str) -> Value {
+    json!({
+        "metadata": {
+            "name": format!("{app}-idle"),
+            "annotations": {"fixture.bowline.io/do": format!("operation={OPERATION}")},
+        },
+        "spec": {
+            "schedulerName": "nobody",
+            "containers": [{
+                "name": "main", "image": node::IMAGE,
+                "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+            }],
+            "volumes": [{
+                "name": "data",
+                "persistentVolumeClaim": {"claimName": claims_of(app)[0]},
+            }],
+        },
+    })
+}
+
+/// A pod whose hooks note that it is frozen and thawed.
+fn hooked_pod(name: &str, notes: &Path) -> Value {
+    let hook = |word: &str| json!(["/bin/sh", "-c", format!("echo {word} >> /notes/{name}")]);
+    json!({
+        "metadata": {"name": name, "annotations": {
+            "fixture.bowline.io/do": format!("sleep=50,operation={OPERATION}"),
+            "pre.hook.backup.velero.io/command": hook("freeze").to_string(),
+            "post.hook.backup.velero.io/command": hook("thaw").to_string(),
+        }},
+        "spec": {
+            "terminationGracePeriodSeconds": 0,
+            "containers": [{
+                "name": "main", "image": node::IMAGE, "imagePullPolicy": "Never",
+                "command": ["sleep", "100000"],
+                "volumeMounts": [{"name": "notes", "mountPath": "/notes"}],
+            }],
+            "volumes": [{"name": "notes", "hostPath": {"path": notes}}],
+        },
+    })
+}

@@ -1,0 +1,66 @@
+//! Kills a real server a hundred times, and counts what that costs: nothing. Then the count is proved
+//! to count.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test may end at once; clippy exempts only functions marked as tests by itself"
+)]
+
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+
+use bowline_engine::point::Point;
+use bowline_testbed::node;
+use serde_json::Value;
+
+/// Each of them has the machine to itself.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// Kills a server. Returns whether nothing was found, and the figures.
+fn kill(arguments: &[&str]) -> (bool, Value) {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let file = std::env::temp_dir().join(format!("bowline-kill-{}.json", std::process::id()));
+    let status = Command::new(env!("CARGO_BIN_EXE_kill"))
+        .args(arguments)
+        .arg("--json")
+        .arg(&file)
+        .status()
+        .unwrap();
+    let figures = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    (status.success(), figures)
+}
+
+fn figure(figures: &Value, name: &str) -> usize {
+    figures[name].as_u64().unwrap().try_into().unwrap()
+}
+
+fn total(figures: &Value) -> usize {
+    let names = ["lost", "doubled", "frozen", "unfinished"];
+    names.iter().map(|name| figure(figures, name)).sum()
+}
+
+#[test]
+fn a_hundred_kills_lose_nothing_repeat_nothing_in_silence_and_leave_nobody_frozen() {
+    // Without a node the rest is still worth it.
+    let can_freeze = node::require("the part of the kill test in which pods are frozen");
+    let (is_clean, figures) = kill(&["--kills", "100"]);
+    assert!(is_clean && total(&figures) == 0, "{figures:#}");
+    assert!(figure(&figures, "kills") >= 100, "{figures:#}");
+    // Random kills take the turn of a point now and then, and a point may be over sooner than thought.
+    let all = Point::ALL.len() - if can_freeze { 0 } else { 5 };
+    assert!(figure(&figures, "points") >= all * 9 / 10, "{figures:#}");
+    assert!(figure(&figures, "random_kills") > 0, "{figures:#}");
+}
+
+#[test]
+fn a_journal_that_does_not_say_what_is_begun_is_found_out() {
+    let (is_clean, figures) = kill(&["--kills", "4", "--sabotage", "note-begun"]);
+    assert!(!is_clean && total(&figures) > 0, "{figures:#}");
+}
+
+#[test]
+fn a_journal_that_does_not_say_what_has_ended_is_found_out() {
+    let (is_clean, figures) = kill(&["--kills", "4", "--sabotage", "note-ended"]);
+    assert!(!is_clean && figure(&figures, "doubled") > 0, "{figures:#}");
+}
