@@ -257,7 +257,7 @@ pub async fn run(run: Run, now: Timestamp) -> Restored {
     let canceled = async {
         context.cancel.cancelled().await;
         context.stop.cancel();
-        std::future::pending().await
+        std::future::pending::<()>().await;
     };
     let fatal = tokio::select! {
         visited = visit_all(&context) => visited.err(),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bowline_engine::point::Point;
 
 /// How long a kill at a random time is waited for, at most.
-const LATEST: Duration = Duration::from_millis(2000);
+const LATEST: Duration = Duration::from_secs(2);
 
 /// The point of a name.
 pub(crate) fn point(text: &str) -> Result<Point, String> {
@@ -88,7 +88,6 @@ fn passings(point: Point) -> u32 {
     match point {
         Point::PreHook | Point::Frozen | Point::PostHook | Point::Thawed => 3,
         Point::Create | Point::Created => 6,
-        Point::OperationsWritten => 3,
         Point::RestoreOver => 1,
         _ if stage(point) == Stage::Blocks => 10,
         _ => 2,
@@ -134,7 +133,7 @@ impl Planner {
         } else if without_bucket {
             vec![Target::At(Point::Frozen, 1)]
         } else {
-            self.through_a_life()
+            self.through_a_life(number)
         };
         targets.truncate(most as usize);
         Plan { number, targets, without_bucket }
@@ -142,20 +141,19 @@ impl Planner {
 
     /// Two kills before or in the blocks, one at the files, two behind, and now and then one at any
     /// time.
-    fn through_a_life(&mut self) -> Vec<Target> {
-        let first = match self.below(3) {
+    fn through_a_life(&mut self, number: u32) -> Vec<Target> {
+        let first = match number % 3 {
             0 => Target::After(LATEST.mul_f64(f64::from(self.below(1000)) / 1000.0)),
             1 => self.pick(&[Stage::Start]),
             _ => self.pick(&[Stage::Blocks]),
         };
         let second = self.pick(&[Stage::Blocks, Stage::Thaw]);
-        let mut targets = match second {
+        let mut targets = vec![first];
+        if matches!(second, Target::At(Point::NoteThawed, _)) {
             // Only somebody who is frozen is thawed.
-            Target::At(Point::NoteThawed, _) => {
-                vec![Target::At(Point::Frozen, 1), Target::At(Point::NoteThawed, 1)]
-            }
-            second => vec![first, second],
-        };
+            targets.push(Target::At(Point::Frozen, 1));
+        }
+        targets.push(second);
         let mut late = vec![
             self.pick(&[Stage::Files]),
             self.pick(&[Stage::Operations, Stage::Commit]),
@@ -262,7 +260,7 @@ mod tests {
         for _ in 0..40 {
             let targets = planner.round(5).targets;
             assert!((1..=5).contains(&targets.len()), "{targets:?}");
-            let late = &targets[2.min(targets.len())..];
+            let late = targets.get(2..).unwrap_or_default();
             assert!(late.is_sorted_by_key(Planner::order), "{targets:?}");
             if let Some(at) =
                 targets.iter().position(|one| matches!(one, Target::At(Point::NoteThawed, _)))

@@ -36,7 +36,7 @@ pub(super) struct Noted {
     block: u64,
     has_pods: bool,
     /// Whether its beginning is in the journal.
-    is_noted: bool,
+    is_in_journal: bool,
     pub(super) report: Report,
     pub(super) tally: Tally,
     inner: Mutex<Inner>,
@@ -93,14 +93,14 @@ pub(super) async fn begin(
     let block = context.blocks.fetch_add(1, Ordering::Relaxed);
     let has_pods = !pods.is_empty();
     let (report, tally) = Default::default();
-    let mut is_noted = true;
+    let mut is_in_journal = true;
     if point::verdict(Point::NoteBegun) == Verdict::Go {
         let noted = context.journal.append(&Record::Begun(Begun { block, pods, intents })).await;
         match noted {
             Ok(()) => {}
             Err(error) if has_pods => return Err(error),
             Err(error) => {
-                is_noted = false;
+                is_in_journal = false;
                 if !context.is_without_notes.swap(true, Ordering::Relaxed) {
                     let text = format!(
                         "{error}; items are backed up all the same, and if the server ends now, \
@@ -112,12 +112,12 @@ pub(super) async fn begin(
         }
     }
     point::pass(Point::Begun);
-    Ok(Noted { block, has_pods, is_noted, report, tally, inner: Mutex::default() })
+    Ok(Noted { block, has_pods, is_in_journal, report, tally, inner: Mutex::default() })
 }
 
 /// Notes what came of a block, and hands it on.
 pub(super) async fn end(context: &Context, noted: Noted, is_whole: bool, archive: &Archive) {
-    let Noted { block, has_pods, is_noted, report, tally, inner } = noted;
+    let Noted { block, has_pods, is_in_journal, report, tally, inner } = noted;
     let Inner { visited, operations, stored } =
         inner.into_inner().unwrap_or_else(PoisonError::into_inner);
     let (errors, warnings) = report.messages();
@@ -126,7 +126,7 @@ pub(super) async fn end(context: &Context, noted: Noted, is_whole: bool, archive
         if has_pods {
             note(context, &Record::Thawed { block, errors: Vec::new() }).await;
         }
-    } else if is_noted && let Some(kept) = keep(context, block, &stored).await {
+    } else if is_in_journal && let Some(kept) = keep(context, block, &stored).await {
         let (hooks_attempted, hooks_failed) = tally.counts();
         let told = |message: &Message| Told::from(message.clone());
         let run = context.request.of();

@@ -50,7 +50,7 @@ mod tests {
         assert_eq!(turns[0], now);
         assert_eq!(turns[50] - turns[0], Duration::from_secs(1));
         assert_eq!(rate.take(&b, now), now);
-        let later = now + Duration::from_secs(60);
+        let later = now + Duration::from_mins(1);
         assert_eq!(rate.take(&a, later), later, "turns that nobody took are not saved up");
     }
 }

@@ -213,7 +213,7 @@ mod tests {
         let good = of_backup(&operation(State::New), Of { name: "b", uid: "1" });
         for spoil in
             [(|spec: &mut BackupOperationSpec| spec.operation_id.clear()) as fn(&mut _), |spec| {
-                spec.backup_item_action.clear()
+                spec.backup_item_action.clear();
             }]
         {
             let mut record = good.clone();

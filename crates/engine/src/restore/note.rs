@@ -43,6 +43,16 @@ pub(super) enum Acted {
     Skipped(String),
 }
 
+/// An item that the actions have seen.
+pub(super) struct Shown<'a> {
+    pub(super) id: &'a ResourceIdentifier,
+    pub(super) acted: &'a Result<Acted, String>,
+    pub(super) operations: &'a [Operation],
+    pub(super) report: &'a Report,
+    /// What they want restored with it whatever the filters say.
+    pub(super) additional: Vec<ResourceIdentifier>,
+}
+
 /// Why an item was not restored by an earlier process.
 const SKIPPED_BEFORE: &str = "an action said so before the server was started again";
 
@@ -79,16 +89,8 @@ impl Notes {
     }
 
     /// Notes what came of it.
-    pub(super) async fn end(
-        &self,
-        block: u64,
-        id: &ResourceIdentifier,
-        acted: &Result<Acted, String>,
-        operations: &[Operation],
-        report: &Report,
-        additional: Vec<ResourceIdentifier>,
-        request: &Request,
-    ) {
+    pub(super) async fn end(&self, block: u64, shown: Shown<'_>, request: &Request) {
+        let Shown { id, acted, operations, report, additional } = shown;
         let kept = match acted {
             Ok(Acted::Changed(value)) => match self.keep(block, value).await {
                 Some(kept) => Some(kept),

@@ -193,7 +193,7 @@ fn carry_on<'a>(
             Some(with_conditions(&status, true).conditions)
         };
         let told = tell_canceling(context, api, &watched_backup, conditions);
-        cancelable(going, canceled(watched, &watched_backup), &cancel, told).await
+        cancelable(going, canceled(watched, &watched_backup), &cancel, Box::pin(told)).await
     })
 }
 

@@ -167,7 +167,7 @@ fn carry_on<'a>(
             Some(with_conditions(&status, true).conditions)
         };
         let told = tell_canceling(context, api, &watched_restore, conditions);
-        cancelable(going, canceled(watched, &watched_restore), &cancel, told).await
+        cancelable(going, canceled(watched, &watched_restore), &cancel, Box::pin(told)).await
     })
 }
 

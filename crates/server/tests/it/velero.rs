@@ -79,22 +79,7 @@ async fn velero_and_bowline_store_the_same_and_restore_each_others() {
     for words in ["Phase:  Completed", "shop/summer.2026", "v1/ConfigMap:", "Items backed up:"] {
         assert!(described.contains(words), "no {words:?} in:\n{described}");
     }
-    let describe = ["backup", "describe", OPERATED, "--details", "--colorized=false"];
-    let described = velero_says(&running, &describe).await;
-    for words in [
-        "Phase:  PartiallyFailed",
-        "Operation for persistentvolumeclaims app-operated/good:",
-        "Operation for persistentvolumeclaims app-operated/bad:",
-        "fixture.bowline.io/bia-v2",
-        "1500 of 1500 complete (Milliseconds)",
-        "Operation Error:            the disk is full",
-    ] {
-        assert!(described.contains(words), "no {words:?} in:\n{described}");
-    }
-    let described =
-        velero_says(&running, &["backup", "describe", OPERATED, "--colorized=false"]).await;
-    let counted = "Backup Item Operations:  1 of 2 completed successfully, 1 failed";
-    assert!(described.contains(counted), "{described}");
+    velero_shows_operations(&running).await;
     let logs = velero_says(&running, &["backup", "logs", "by-bowline"]).await;
     assert!(logs.contains("all items are in the archive"), "{logs}");
     velero_says(&running, &["restore", "create", "back", "--from-backup=by-bowline", "--wait"])
@@ -243,6 +228,26 @@ async fn settled(client: &Client) {
         (pods.items.len() == 2).then_some(())
     })
     .await;
+}
+
+/// Velero reads the operations of our backup.
+async fn velero_shows_operations(running: &Velero) {
+    let describe = ["backup", "describe", OPERATED, "--details", "--colorized=false"];
+    let described = velero_says(running, &describe).await;
+    for words in [
+        "Phase:  PartiallyFailed",
+        "Operation for persistentvolumeclaims app-operated/good:",
+        "Operation for persistentvolumeclaims app-operated/bad:",
+        "fixture.bowline.io/bia-v2",
+        "1500 of 1500 complete (Milliseconds)",
+        "Operation Error:            the disk is full",
+    ] {
+        assert!(described.contains(words), "no {words:?} in:\n{described}");
+    }
+    let described =
+        velero_says(running, &["backup", "describe", OPERATED, "--colorized=false"]).await;
+    let counted = "Backup Item Operations:  1 of 2 completed successfully, 1 failed";
+    assert!(described.contains(counted), "{described}");
 }
 
 /// Takes a backup of everything and waits for its end.

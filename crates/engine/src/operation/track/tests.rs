@@ -39,7 +39,6 @@ impl Asker for Plugin {
         };
         let state = match &self.behaviours[&id] {
             Behaviour::SucceedsAt(number) if polls >= *number => Told::Succeeded,
-            Behaviour::SucceedsAt(_) | Behaviour::Deaf => Told::Running,
             Behaviour::Hangs => std::future::pending().await,
             Behaviour::Recovers(failures) if polls <= *failures => {
                 return Err(Error::new(Code::Unavailable, "away"));
@@ -48,7 +47,7 @@ impl Asker for Plugin {
             Behaviour::StopsWhenTold if self.cancels.lock().unwrap().contains(&id) => {
                 Told::Failed("stopped".into())
             }
-            Behaviour::StopsWhenTold => Told::Running,
+            Behaviour::SucceedsAt(_) | Behaviour::Deaf | Behaviour::StopsWhenTold => Told::Running,
         };
         Ok(Progress { state, done: polls.into(), ..Progress::default() })
     }
@@ -56,7 +55,7 @@ impl Asker for Plugin {
     async fn cancel(&self, operation: &Operation) -> Result<()> {
         self.cancels.lock().unwrap().push(operation.id.to_string());
         if matches!(self.behaviours[operation.id.as_str()], Behaviour::Deaf) {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
         Ok(())
     }

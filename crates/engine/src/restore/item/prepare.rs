@@ -17,7 +17,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::super::filter::{self, Reason, Verdict};
-use super::super::note::Acted;
+use super::super::note::{Acted, Shown};
 use super::super::{reset, volume};
 use super::{Why, Working};
 use crate::item::Object;
@@ -168,8 +168,14 @@ impl Working<'_> {
             self.hand_over();
             return Err("stopped before it was restored".to_owned());
         }
-        let additional = self.additional();
-        notes.end(block, id, &acted, &operations, &self.report, additional, &context.request).await;
+        let shown = Shown {
+            id,
+            acted: &acted,
+            operations: &operations,
+            report: &self.report,
+            additional: self.additional(),
+        };
+        notes.end(block, shown, &context.request).await;
         self.hand_over();
         acted
     }
