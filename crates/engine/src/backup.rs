@@ -170,6 +170,8 @@ pub struct Taken {
     pub operations: Vec<Operation>,
     /// How many hooks were run, and how many of them failed.
     pub hooks: (u64, u64),
+    /// For how long pods were quiesced.
+    pub freezes: Vec<Duration>,
 }
 
 /// Why a run could not go on.
@@ -594,11 +596,11 @@ fn conclude(context: Context, archive: Result<Sealed, Fatal>, report: Arc<Report
     }
     let resources = context.inventory;
     let operations = context.operations.into_inner().unwrap_or_else(PoisonError::into_inner);
-    let hooks = context.hook_tally.counts();
+    let (hooks, freezes) = (context.hook_tally.counts(), context.hook_tally.windows());
     let volumes = settled.infos;
     let found = context.progress.total();
     drop(context.report);
-    Taken { archive, report: own(report), resources, found, volumes, operations, hooks }
+    Taken { archive, report: own(report), resources, found, volumes, operations, hooks, freezes }
 }
 
 impl Taken {
@@ -624,6 +626,7 @@ impl Taken {
             volumes: Vec::new(),
             operations: Vec::new(),
             hooks: (0, 0),
+            freezes: Vec::new(),
         }
     }
 }

@@ -15,5 +15,6 @@ pub mod orphans;
 mod period;
 pub mod restore;
 mod run;
+mod timed;
 
 pub(crate) use operations::CANCELED_PREFIX;

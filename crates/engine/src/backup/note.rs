@@ -148,6 +148,7 @@ pub(super) async fn end(context: &Context, noted: Noted, is_whole: bool, archive
     }
     context.report.take_over(errors, warnings);
     context.hook_tally.take_over(tally.counts());
+    context.hook_tally.add_windows(tally.windows());
     for operation in operations {
         context.begun(operation);
     }

@@ -28,7 +28,7 @@ use bowline_engine::journal::{Journal as _, Record, Recovered, recover};
 use bowline_engine::operation::record::Of;
 use bowline_engine::phase::{Stage, backup_stage};
 use bowline_engine::point::{self, Point};
-use bowline_plugin::ResourceIdentifier;
+use bowline_plugin::{BackupItemAction, ResourceIdentifier};
 use bowline_plugin_host as plugin_host;
 use bowline_store::name::RunUid;
 use bowline_store::store::Committed;
@@ -48,6 +48,7 @@ use super::operations::{
     CANCELED, CANCELED_PREFIX, cancelable, canceled, is_canceled, tell_canceling,
 };
 use super::run::patiently;
+use super::timed;
 use crate::conditions::{self, Cancel};
 use crate::end::{End, Standing};
 use crate::events::Milestone;
@@ -327,6 +328,11 @@ impl<'a> Course<'a> {
                 }
             };
         }
+    }
+
+    /// The actions of plugins.
+    fn actions(&self) -> Vec<plugin_host::Named<dyn BackupItemAction>> {
+        timed::backup_item_actions(&self.plugins, &self.context.metrics)
     }
 
     /// Tells a milestone.

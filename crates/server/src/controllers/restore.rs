@@ -20,6 +20,7 @@ use bowline_engine::phase::{Stage, restore_stage};
 use bowline_engine::point::{self, Point};
 use bowline_engine::restore::finalize;
 use bowline_engine::restore::request::{self, Prepared};
+use bowline_plugin::RestoreItemAction;
 use bowline_plugin_host as plugin_host;
 use bowline_store::name::RunUid;
 use bowline_store::{BackupStore, RestoreName};
@@ -37,6 +38,7 @@ use super::operations::{
     CANCELED, CANCELED_PREFIX, cancelable, canceled, is_canceled, tell_canceling,
 };
 use super::run::patiently;
+use super::timed;
 use crate::conditions::{self, Cancel};
 use crate::end::{End, Standing};
 use crate::events::Milestone;
@@ -263,6 +265,11 @@ impl Course<'_> {
                 }
             };
         }
+    }
+
+    /// The actions of plugins.
+    fn actions(&self) -> Vec<plugin_host::Named<dyn RestoreItemAction>> {
+        timed::restore_item_actions(&self.plugins, &self.context.metrics)
     }
 
     /// Tells a milestone.

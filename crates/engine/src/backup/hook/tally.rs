@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bowline_plugin::ResourceIdentifier;
 use jiff::Timestamp;
@@ -12,6 +13,7 @@ pub struct Tally {
     attempted: AtomicU64,
     failed: AtomicU64,
     freezes: Mutex<BTreeMap<ResourceIdentifier, Freeze>>,
+    windows: Mutex<Vec<Duration>>,
     now: Box<dyn Fn() -> Timestamp + Send + Sync>,
 }
 
@@ -45,6 +47,7 @@ impl Tally {
             attempted: AtomicU64::new(0),
             failed: AtomicU64::new(0),
             freezes: Mutex::default(),
+            windows: Mutex::default(),
             now: Box::new(now),
         }
     }
@@ -60,9 +63,28 @@ impl Tally {
         self.failed.fetch_add(failed, Ordering::Relaxed);
     }
 
+    /// For how long pods were quiesced, of those whose windows have ended.
+    pub fn windows(&self) -> Vec<Duration> {
+        self.windows.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Notes windows that were measured elsewhere.
+    pub(in crate::backup) fn add_windows(&self, windows: Vec<Duration>) {
+        self.windows.lock().unwrap_or_else(PoisonError::into_inner).extend(windows);
+    }
+
     /// For how long a pod was quiesced, if it was. It is forgotten then.
     pub fn take_freeze(&self, pod: &ResourceIdentifier) -> Option<Freeze> {
-        self.lock().remove(pod)
+        let freeze = self.lock().remove(pod);
+        let window = freeze.and_then(|freeze| freeze.milliseconds());
+        self.add_windows(
+            window
+                .and_then(|window| u64::try_from(window).ok())
+                .map(Duration::from_millis)
+                .into_iter()
+                .collect(),
+        );
+        freeze
     }
 
     pub(super) fn now(&self) -> Timestamp {

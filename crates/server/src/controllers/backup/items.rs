@@ -22,6 +22,7 @@ use super::{
 };
 use crate::controllers::operations::{Actions, Followed, Nobody, follow, tell_failed};
 use crate::controllers::run::{Items, named, patiently, show_progress, until_over};
+use crate::controllers::timed;
 use crate::events::Milestone;
 use crate::patch;
 use crate::queue::Reach;
@@ -106,6 +107,9 @@ impl Course<'_> {
         let is_last = recovery.recovered.attempts + 1 >= ATTEMPTS;
         let (mut taken, is_there) = Box::pin(self.take(request, store.clone(), recovery)).await;
         tell(&taken);
+        for window in &taken.freezes {
+            self.context.metrics.froze(*window);
+        }
         let noted = replace::items_of(&taken.operations);
         self.noted.lock().unwrap_or_else(PoisonError::into_inner).extend(noted);
         let is_there = is_there && self.is_there().await?;
@@ -149,8 +153,8 @@ impl Course<'_> {
             request: Request { backup: Encoded::new(self.backup.clone()), ..request },
             cluster: self.cluster(),
             store,
-            backup_item_actions: named(plugins.backup_item_actions()),
-            item_block_actions: named(plugins.item_block_actions()),
+            backup_item_actions: named(self.actions()),
+            item_block_actions: named(timed::item_block_actions(plugins, &context.metrics)),
             options: backup::Options {
                 connections: CONNECTIONS,
                 block_workers: context.options.item_block_worker_count.max(1),
@@ -185,7 +189,7 @@ impl Course<'_> {
             return;
         }
         let board = Arc::new(Board::new(std::mem::take(operations)));
-        let actions = Actions::new(self.plugins.backup_item_actions(), self.backup.clone());
+        let actions = Actions::new(self.actions(), self.backup.clone());
         let canceled = self.cancel.child_token();
         canceled.cancel();
         let uid = self.uid.as_str();

@@ -27,7 +27,7 @@ impl Course<'_> {
         let (operations, report) = self.operations(&store).await?;
         self.recall_log(&store).await?;
         let board = Arc::new(Board::new(operations));
-        let actions = Actions::new(self.plugins.backup_item_actions(), self.backup.clone());
+        let actions = Actions::new(self.actions(), self.backup.clone());
         let waiting = Waiting { course: self, store: &store };
         let count = board.counts().attempted;
         self.tell(Milestone::OperationsStarted { count }).await;

@@ -88,7 +88,7 @@ impl Course<'_> {
             request: Request { restore: Encoded::new(self.restore.clone()), ..request },
             cluster: Arc::new(ApiServer::new(context.client.clone(), options.client_page_size)),
             store: self.store.clone(),
-            actions: named(self.plugins.restore_item_actions()),
+            actions: named(self.actions()),
             options: restore::Options {
                 requests: REQUESTS,
                 items: ITEMS,
@@ -115,7 +115,7 @@ impl Course<'_> {
             return;
         }
         let board = Arc::new(Board::new(std::mem::take(operations)));
-        let actions = Actions::new(self.plugins.restore_item_actions(), self.restore.clone());
+        let actions = Actions::new(self.actions(), self.restore.clone());
         let canceled = self.cancel.child_token();
         canceled.cancel();
         let uid = self.uid.as_str();

@@ -27,7 +27,7 @@ impl Course<'_> {
         let (operations, report) = self.operations().await?;
         self.recall_log().await?;
         let board = Arc::new(Board::new(operations));
-        let actions = Actions::new(self.plugins.restore_item_actions(), self.restore.clone());
+        let actions = Actions::new(self.actions(), self.restore.clone());
         let count = board.counts().attempted;
         self.tell(Milestone::OperationsStarted { count }).await;
         let uid = self.uid.as_str();

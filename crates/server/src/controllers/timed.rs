@@ -1,0 +1,140 @@
+//! Plugins whose answers are timed.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use async_trait::async_trait;
+use bowline_api::{Backup, Restore};
+use bowline_plugin::{
+    BackupItemAction, BackupOutput, Encoded, Item, ItemBlockAction, Name, OperationId, Progress,
+    ResourceIdentifier, ResourceSelector, RestoreItemAction, RestoreOutput, Result,
+};
+use bowline_plugin_host::{self as plugin_host, Named};
+
+use crate::metrics::{Method, Metrics, Outcome};
+
+/// A plugin whose answers are timed.
+struct Timed<T: ?Sized> {
+    plugin: Arc<T>,
+    name: Name,
+    metrics: Arc<Metrics>,
+}
+
+impl<T: ?Sized> Timed<T> {
+    fn new(named: &Named<T>, metrics: &Arc<Metrics>) -> Self {
+        let (plugin, name) = (Arc::clone(&named.plugin), named.name.clone());
+        Self { plugin, name, metrics: Arc::clone(metrics) }
+    }
+
+    async fn time<R>(&self, method: Method, call: impl Future<Output = Result<R>>) -> Result<R> {
+        let began = Instant::now();
+        let answer = call.await;
+        let outcome = Outcome::of(&answer);
+        self.metrics.plugin_called(&self.name, method, outcome, began.elapsed());
+        answer
+    }
+}
+
+#[async_trait]
+impl BackupItemAction for Timed<dyn BackupItemAction> {
+    async fn applies_to(&self) -> Result<ResourceSelector> {
+        self.time(Method::AppliesTo, self.plugin.applies_to()).await
+    }
+
+    async fn execute(&self, item: &Item, backup: &Encoded<Backup>) -> Result<BackupOutput> {
+        self.time(Method::Execute, self.plugin.execute(item, backup)).await
+    }
+
+    async fn progress(&self, id: &OperationId, backup: &Encoded<Backup>) -> Result<Progress> {
+        self.time(Method::Progress, self.plugin.progress(id, backup)).await
+    }
+
+    async fn cancel(&self, id: &OperationId, backup: &Encoded<Backup>) -> Result<()> {
+        self.time(Method::Cancel, self.plugin.cancel(id, backup)).await
+    }
+}
+
+#[async_trait]
+impl RestoreItemAction for Timed<dyn RestoreItemAction> {
+    async fn applies_to(&self) -> Result<ResourceSelector> {
+        self.time(Method::AppliesTo, self.plugin.applies_to()).await
+    }
+
+    async fn execute(
+        &self,
+        item: &Item,
+        item_from_backup: &Item,
+        restore: &Encoded<Restore>,
+    ) -> Result<RestoreOutput> {
+        let call = self.plugin.execute(item, item_from_backup, restore);
+        self.time(Method::Execute, call).await
+    }
+
+    async fn progress(&self, id: &OperationId, restore: &Encoded<Restore>) -> Result<Progress> {
+        self.time(Method::Progress, self.plugin.progress(id, restore)).await
+    }
+
+    async fn cancel(&self, id: &OperationId, restore: &Encoded<Restore>) -> Result<()> {
+        self.time(Method::Cancel, self.plugin.cancel(id, restore)).await
+    }
+
+    async fn are_additional_items_ready(
+        &self,
+        items: &[ResourceIdentifier],
+        restore: &Encoded<Restore>,
+    ) -> Result<bool> {
+        let call = self.plugin.are_additional_items_ready(items, restore);
+        self.time(Method::AreAdditionalItemsReady, call).await
+    }
+}
+
+#[async_trait]
+impl ItemBlockAction for Timed<dyn ItemBlockAction> {
+    async fn applies_to(&self) -> Result<ResourceSelector> {
+        self.time(Method::AppliesTo, self.plugin.applies_to()).await
+    }
+
+    async fn get_related_items(
+        &self,
+        item: &Item,
+        backup: &Encoded<Backup>,
+    ) -> Result<Vec<ResourceIdentifier>> {
+        self.time(Method::GetRelatedItems, self.plugin.get_related_items(item, backup)).await
+    }
+}
+
+/// The actions of a run that take part in backups, timed.
+pub(super) fn backup_item_actions(
+    run: &plugin_host::Run,
+    metrics: &Arc<Metrics>,
+) -> Vec<Named<dyn BackupItemAction>> {
+    let timed = |named: Named<dyn BackupItemAction>| {
+        let plugin = Arc::new(Timed::new(&named, metrics));
+        Named { plugin: plugin as _, ..named }
+    };
+    run.backup_item_actions().into_iter().map(timed).collect()
+}
+
+/// The actions of a run that take part in restores, timed.
+pub(super) fn restore_item_actions(
+    run: &plugin_host::Run,
+    metrics: &Arc<Metrics>,
+) -> Vec<Named<dyn RestoreItemAction>> {
+    let timed = |named: Named<dyn RestoreItemAction>| {
+        let plugin = Arc::new(Timed::new(&named, metrics));
+        Named { plugin: plugin as _, ..named }
+    };
+    run.restore_item_actions().into_iter().map(timed).collect()
+}
+
+/// The actions of a run that say what belongs together, timed.
+pub(super) fn item_block_actions(
+    run: &plugin_host::Run,
+    metrics: &Arc<Metrics>,
+) -> Vec<Named<dyn ItemBlockAction>> {
+    let timed = |named: Named<dyn ItemBlockAction>| {
+        let plugin = Arc::new(Timed::new(&named, metrics));
+        Named { plugin: plugin as _, ..named }
+    };
+    run.item_block_actions().into_iter().map(timed).collect()
+}
