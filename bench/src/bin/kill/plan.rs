@@ -51,7 +51,11 @@ enum Stage {
 
 fn stage(point: Point) -> Stage {
     match point {
-        Point::BackupInProgress | Point::RestoreInProgress | Point::Attempt => Stage::Start,
+        // Restores are over soon: a server that is not the first one is too late for that.
+        Point::BackupInProgress
+        | Point::RestoreInProgress
+        | Point::Attempt
+        | Point::RestoreOver => Stage::Start,
         Point::NoteBegun
         | Point::Begun
         | Point::PreHook
@@ -72,8 +76,7 @@ fn stage(point: Point) -> Stage {
         | Point::BackupCollected
         | Point::RestoreFilesWritten
         | Point::RestoreCollected => Stage::Files,
-        // A restore has nothing to commit, and is over while backups do.
-        Point::OperationsWritten | Point::RestoreOver => Stage::Operations,
+        Point::OperationsWritten => Stage::Operations,
         Point::BackupFinalizing
         | Point::ArchiveReplaced
         | Point::ResultsWritten

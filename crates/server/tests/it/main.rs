@@ -26,6 +26,7 @@ mod rich;
 mod runs;
 mod server;
 mod sync;
+mod thousand;
 mod velero;
 mod watch;
 mod webhook;
