@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_api::{Backup, BackupPhase, BackupStorageLocation, Restore, RestorePhase};
+use bowline_engine::backup::request::Lookup;
 use bowline_engine::backup::thaw_left;
 use bowline_engine::cluster::ApiServer;
 use bowline_engine::journal::recover;
@@ -60,11 +61,12 @@ async fn clean(context: &Context) -> Result<(), String> {
             Ok(Fate::Alive) => continue,
             Ok(Fate::Deleted) => forget(context, &journal, &Backup::default()).await,
             Ok(Fate::Over(backup)) => {
-                if let Some(backup) = &backup {
-                    delete_scratch(context, &journal, backup).await;
+                let backup = backup.map_or_else(Backup::default, |found| *found);
+                // As long as its files are there, the journal says whose they are.
+                match delete_scratch(context, &journal, &backup).await {
+                    Ok(()) => forget(context, &journal, &backup).await,
+                    Err(error) => Err(error),
                 }
-                forget(context, &journal, &backup.map_or_else(Backup::default, |found| *found))
-                    .await
             }
             Err(error) => Err(error),
         };
@@ -109,19 +111,23 @@ async fn fate(context: &Context, journal: &Orphan) -> Result<Fate, String> {
     Ok(Fate::Over(backup.map(Box::new)))
 }
 
-/// Removes what was kept of a run that is over.
-async fn delete_scratch(context: &Context, journal: &Orphan, backup: &Backup) {
-    let deleted = async {
-        let locations = context.api::<BackupStorageLocation>();
-        let found = locations.get_opt(&backup.spec.storage_location).await;
-        let location = lookup(found).map_err(|error| one_line(&error))?;
-        let store = open(context, &location).await.map_err(|error| one_line(&error))?;
-        store.delete_scratch(&journal.run).await.map_err(|error| one_line(&error))
-    };
-    if let Err(error) = deleted.await {
-        let Orphan { kind, name, .. } = journal;
-        tracing::warn!("scratch files of the {kind} {name} may be left: {error}");
+/// Removes what was kept of a run that is over. Without a location there is nowhere that it could be.
+async fn delete_scratch(
+    context: &Context,
+    journal: &Orphan,
+    backup: &Backup,
+) -> Result<(), String> {
+    let locations = context.api::<BackupStorageLocation>();
+    let name = &backup.spec.storage_location;
+    if name.is_empty() {
+        return Ok(());
     }
+    let location = lookup(locations.get_opt(name).await).map_err(|error| one_line(&error))?;
+    if matches!(location, Lookup::Missing) {
+        return Ok(());
+    }
+    let store = open(context, &location).await.map_err(|error| one_line(&error))?;
+    store.delete_scratch(&journal.run).await.map_err(|error| one_line(&error))
 }
 
 async fn forget(context: &Context, orphan: &Orphan, backup: &Backup) -> Result<(), String> {
