@@ -1,8 +1,7 @@
-//! Runs of others: whether they are still alive.
+//! For how long objects have stood still.
 //!
-//! What is in progress and not run by this process may be left over from a server that is gone, or
-//! be run by another at this moment. A run shows its progress, so that its object changes; one that
-//! stands still is taken for dead.
+//! What cannot be begun is tried again, and not for ever, if others wait for it. An object that nobody
+//! has changed since tells for how long it has been tried.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
