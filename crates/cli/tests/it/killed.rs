@@ -151,6 +151,31 @@ fn named(list: &ResourceList) -> BTreeMap<String, Vec<(String, String)>> {
     list.0.iter().map(|(kind, items)| (kind.clone(), items.iter().map(split).collect())).collect()
 }
 
+/// The restore's list names every object of the backup once, in the copy of its namespace.
+fn names_every_object_once(store: &BackupStore, (app, copy): (&str, &str)) {
+    let runtime = &cluster().runtime;
+    let list: ResourceList =
+        runtime.block_on(store.get_of_restore(&RestoreName::new("r").unwrap())).unwrap().unwrap();
+    let list = named(&list);
+    let backup = BackupName::new("b").unwrap();
+    let stored: ResourceList = runtime.block_on(store.get(&backup)).unwrap().unwrap();
+    for (kind, items) in stored.0.iter().filter(|(kind, _)| !EVENTS.contains(&kind.as_str())) {
+        let expected: BTreeSet<String> = items
+            .iter()
+            .map(|name| name.replacen(&format!("{app}/"), &format!("{copy}/"), 1))
+            .map(|name| if name == app { copy.to_owned() } else { name })
+            .collect();
+        let Some(found) = list.get(kind) else { panic!("no {kind} in {list:?}") };
+        let names: BTreeSet<String> = found.iter().map(|(name, _)| name.clone()).collect();
+        assert_eq!(names, expected, "{kind}");
+        assert_eq!(names.len(), found.len(), "some are there twice: {found:?}");
+    }
+    let created = |kind: &str| list[kind].iter().filter(|(_, what)| what == "created").count();
+    assert_eq!(created("v1/ConfigMap"), MAPS);
+    assert_eq!((created("v1/Pod"), created("v1/Service")), (1, 1));
+    assert_eq!(created("apps/v1/Deployment"), 1);
+}
+
 #[test]
 fn a_restore_that_is_killed_in_the_middle_is_finished_with_every_object_once() {
     let (app, copy) = ("app-killed", "app-killed-copy");
@@ -244,26 +269,7 @@ fn a_restore_that_is_killed_in_the_middle_is_finished_with_every_object_once() {
     assert_eq!(all::<Service>(copy).into_keys().collect::<Vec<_>>(), ["web"]);
     assert_eq!(all::<Deployment>(copy).into_keys().collect::<Vec<_>>(), ["web"]);
 
-    // The list names every object of the backup, once.
-    let list: ResourceList = runtime.block_on(store.get_of_restore(&name)).unwrap().unwrap();
-    let list = named(&list);
-    let backup = BackupName::new("b").unwrap();
-    let stored: ResourceList = runtime.block_on(store.get(&backup)).unwrap().unwrap();
-    for (kind, items) in stored.0.iter().filter(|(kind, _)| !EVENTS.contains(&kind.as_str())) {
-        let expected: BTreeSet<String> = items
-            .iter()
-            .map(|name| name.replacen(&format!("{app}/"), &format!("{copy}/"), 1))
-            .map(|name| if name == app { copy.to_owned() } else { name })
-            .collect();
-        let Some(found) = list.get(kind) else { panic!("no {kind} in {list:?}") };
-        let names: BTreeSet<String> = found.iter().map(|(name, _)| name.clone()).collect();
-        assert_eq!(names, expected, "{kind}");
-        assert_eq!(names.len(), found.len(), "some are there twice: {found:?}");
-    }
-    let created = |kind: &str| list[kind].iter().filter(|(_, what)| what == "created").count();
-    assert_eq!(created("v1/ConfigMap"), MAPS);
-    assert_eq!((created("v1/Pod"), created("v1/Service")), (1, 1));
-    assert_eq!(created("apps/v1/Deployment"), 1);
+    names_every_object_once(&store, (app, copy));
 
     // Plugins have died with those that started them.
     server.kill();
