@@ -29,7 +29,14 @@ mod wait;
 
 use std::process::ExitCode;
 
+use tikv_jemallocator::Jemalloc;
+
 use crate::exit::Exit;
+
+/// Memory that a large backup has used is given back, where others keep it: see `.cargo/config.toml`
+/// for how soon, and docs/decisions/019-allocator.md for what that brings.
+#[global_allocator]
+static ALLOCATOR: Jemalloc = Jemalloc;
 
 fn main() -> ExitCode {
     let args = match args::parse(std::env::args_os()) {
