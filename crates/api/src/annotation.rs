@@ -1,6 +1,4 @@
-//! Annotation keys, finalizers, and the values of our own annotations.
-
-use std::{fmt, str::FromStr};
+//! Annotation keys and finalizers.
 
 /// How long pod volume operations of a backup or restore may take.
 pub const POD_VOLUME_TIMEOUT: &str = "velero.io/pod-volume-timeout";
@@ -125,77 +123,10 @@ pub mod finalizer {
 
 /// `"true"` on a Backup or Restore that is to be stopped.
 pub const CANCEL: &str = "bowline.io/cancel";
-/// Whether snapshots are uploaded, on a Backup or VolumeSnapshotLocation; see [`SnapshotType`].
+/// Whether snapshots are uploaded, on a Backup or VolumeSnapshotLocation; see
+/// [`SnapshotType`](crate::snapshot_type::SnapshotType).
 pub const SNAPSHOT_TYPE: &str = "bowline.io/snapshot-type";
 /// Tag on a snapshot: the request that it answers, so that asking twice makes one.
 pub const REQUEST_ID: &str = "bowline.io/request-id";
 /// On our CRDs: the version of Bowline that wrote them.
 pub const CRD_VERSION: &str = "bowline.io/crd-version";
-
-/// Whether volume snapshots stay where they were taken or are uploaded.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum SnapshotType {
-    /// Uploaded if the plugin can.
-    #[default]
-    Auto,
-    /// Uploaded; a plugin that cannot is mentioned in the results.
-    Cloud,
-    /// Never uploaded.
-    Local,
-}
-
-/// The text is not a snapshot type.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown snapshot type {0:?}: expected auto, cloud or local")]
-pub struct UnknownSnapshotType(String);
-
-impl SnapshotType {
-    /// The annotation's value.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Cloud => "cloud",
-            Self::Local => "local",
-        }
-    }
-}
-
-impl fmt::Display for SnapshotType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
-    }
-}
-
-impl FromStr for SnapshotType {
-    type Err = UnknownSnapshotType;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "auto" => Ok(Self::Auto),
-            "cloud" => Ok(Self::Cloud),
-            "local" => Ok(Self::Local),
-            other => Err(UnknownSnapshotType(other.to_owned())),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn snapshot_types_read_what_they_print() {
-        for type_ in [SnapshotType::Auto, SnapshotType::Cloud, SnapshotType::Local] {
-            assert_eq!(type_.to_string().parse(), Ok(type_));
-        }
-    }
-
-    #[test]
-    fn an_unknown_snapshot_type_is_told_what_is_allowed() {
-        let error = "remote".parse::<SnapshotType>().unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "unknown snapshot type \"remote\": expected auto, cloud or local"
-        );
-    }
-}

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::{
     api::core::v1::TypedLocalObjectReference,
-    apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector, Time},
+    apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector, MicroTime, Time},
 };
 use kube::CustomResource;
 use schemars::JsonSchema;
@@ -395,6 +395,11 @@ pub struct BackupStatus {
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
 
+    /// For how long pods were frozen, the longest first, and not more than a hundred of them. Not one
+    /// of Velero's fields.
+    #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
+    pub freeze_windows: Vec<FreezeWindow>,
+
     /// Fields of a newer version.
     #[serde(flatten)]
     pub unknown: Unknown,
@@ -413,6 +418,29 @@ pub struct BackupProgress {
     #[serde(skip_serializing_if = "is_zero")]
     #[schemars(schema_with = "schema::count")]
     pub items_backed_up: i64,
+
+    /// Fields of a newer version.
+    #[serde(flatten)]
+    pub unknown: Unknown,
+}
+
+/// For how long a pod was frozen: from its first pre-hook to the end of its last post-hook.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
+pub struct FreezeWindow {
+    /// The namespace of the pod.
+    pub namespace: String,
+
+    /// The pod.
+    pub pod: String,
+
+    /// When its first pre-hook was started.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start_timestamp: Option<MicroTime>,
+
+    /// How long it lasted.
+    #[schemars(schema_with = "schema::count")]
+    pub milliseconds: i64,
 
     /// Fields of a newer version.
     #[serde(flatten)]

@@ -45,6 +45,7 @@ pub mod pod_volume_restore;
 pub mod restore;
 pub mod schedule;
 pub mod server_status_request;
+pub mod snapshot_type;
 pub mod transfer;
 pub mod unknown;
 pub mod volume_plugin;

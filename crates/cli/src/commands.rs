@@ -8,6 +8,7 @@ mod install;
 mod plugin;
 mod restore;
 mod server;
+mod snapshot_location;
 mod version;
 
 use crate::args::Args;
@@ -18,6 +19,7 @@ use crate::exit::Exit;
 pub(crate) enum Command {
     Backup(backup::Args),
     BackupLocation(backup_location::Args),
+    SnapshotLocation(snapshot_location::Args),
     Restore(restore::Args),
     Install(install::Args),
     Demo(demo::Args),
@@ -32,6 +34,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
     match args.command {
         Command::Backup(command) => backup::run(command).await,
         Command::BackupLocation(command) => backup_location::run(command).await,
+        Command::SnapshotLocation(command) => snapshot_location::run(command).await,
         Command::Restore(command) => restore::run(command).await,
         Command::Install(command) => install::run(command).await,
         Command::Demo(command) => demo::run(command).await,

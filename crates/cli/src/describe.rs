@@ -3,10 +3,12 @@
 
 pub(crate) mod document;
 pub(crate) mod section;
+pub(crate) mod volumes;
 
 use std::time::Duration;
 
 use bowline_api::download_request::DownloadTargetKind;
+use kube::ResourceExt as _;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -16,6 +18,7 @@ use crate::exit::{Exit, until_asked_to_end};
 use crate::installation::Installation;
 use crate::output::Spinner;
 use crate::run::Run;
+use crate::transfer::{self, Transfer};
 use crate::{listing, output};
 
 /// How long the server may take for each file; they are asked for all at once.
@@ -32,6 +35,9 @@ pub(crate) enum Format {
 /// What came of a file: its content, or why there is none.
 pub(crate) type Fetched<T> = Result<T, String>;
 
+/// What plugins do with the volumes of a run, or why that is not known.
+pub(crate) type Transfers = Fetched<Vec<Transfer>>;
+
 /// What can be described.
 pub(crate) trait Described: Run {
     /// What the storage location holds of it. A file that was not asked for is nothing.
@@ -44,10 +50,10 @@ pub(crate) trait Described: Run {
     async fn fetch(&self, downloads: &Downloads, details: bool) -> Self::Files;
 
     /// For people.
-    fn text(&self, files: &Self::Files, details: bool) -> String;
+    fn text(&self, files: &Self::Files, transfers: &Transfers, details: bool) -> String;
 
     /// For programs.
-    fn json(&self, files: &Self::Files, details: bool) -> Value;
+    fn json(&self, files: &Self::Files, transfers: &Transfers, details: bool) -> Value;
 }
 
 /// What a user wants to see.
@@ -80,9 +86,11 @@ pub(crate) async fn run<D: Described>(
         if is_silent {
             downloads.expect_silence();
         }
-        let files = tokio::select! {
+        let known =
+            async { tokio::join!(fetch(one, &downloads, details), transfers(&installation, one)) };
+        let (files, transfers) = tokio::select! {
             // Boxed, since several downloads at once are large.
-            files = Box::pin(fetch(one, &downloads, details)) => files,
+            known = Box::pin(known) => known,
             exit = &mut asked_to_end => {
                 downloads.abandon().await;
                 return Ok(exit);
@@ -92,10 +100,11 @@ pub(crate) async fn run<D: Described>(
         match wish.output {
             Format::Plaintext => {
                 let gap = if is_first { "" } else { "\n\n" };
-                output::data(format_args!("{gap}{}", one.text(&files, details)))?;
+                let text = one.text(&files, &transfers, details);
+                output::data(format_args!("{gap}{text}"))?;
                 is_first = false;
             }
-            Format::Json => documents.push(one.json(&files, details)),
+            Format::Json => documents.push(one.json(&files, &transfers, details)),
         }
     }
     if wish.output == Format::Json {
@@ -118,6 +127,11 @@ async fn fetch<D: Described>(one: &D, downloads: &Downloads, details: bool) -> D
     }
     let _spinner = Spinner::start("asking the server for files");
     one.fetch(downloads, details).await
+}
+
+async fn transfers<D: Described>(installation: &Installation, one: &D) -> Transfers {
+    let found = transfer::of::<D>(installation, &one.name_any()).await;
+    found.map_err(|error| output::one_line(&error))
 }
 
 /// Downloads a file, if it is wanted.

@@ -5,7 +5,11 @@ use std::time;
 
 use anyhow::bail;
 use bowline_api::Duration;
-use clap::builder::NonEmptyStringValueParser;
+use bowline_api::snapshot_type::SnapshotType;
+use clap::builder::{
+    NonEmptyStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser,
+};
+use k8s_openapi::api::core::v1::SecretKeySelector;
 
 /// A length of time in Go's spelling, such as `720h` or `1h30m`; not a negative one.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
@@ -31,6 +35,29 @@ pub(crate) fn boolean(text: &str) -> Result<bool, String> {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
         _ => Err("expected true or false".to_owned()),
+    }
+}
+
+/// What becomes of a snapshot that was taken.
+pub(crate) fn snapshot_type() -> impl TypedValueParser<Value = SnapshotType> {
+    let value = |one: SnapshotType| {
+        PossibleValue::new(one.as_str()).help(match one {
+            SnapshotType::Auto => "Uploaded if the plugin can do that",
+            SnapshotType::Cloud => "The same, with a warning if the plugin cannot",
+            SnapshotType::Local => "Never uploaded: it stays where it was taken",
+        })
+    };
+    PossibleValuesParser::new(SnapshotType::ALL.map(value))
+        .try_map(|text| text.parse::<SnapshotType>())
+}
+
+/// One key of a Secret: `SECRET=KEY`.
+pub(crate) fn credential(text: &str) -> Result<SecretKeySelector, String> {
+    match text.split_once('=') {
+        Some((secret, key)) if !secret.is_empty() && !key.is_empty() && !key.contains(',') => {
+            Ok(SecretKeySelector { name: secret.to_owned(), key: key.to_owned(), optional: None })
+        }
+        _ => Err("expected one SECRET=KEY".to_owned()),
     }
 }
 
@@ -168,6 +195,15 @@ mod tests {
         let merged = merged(&uses);
         assert_eq!(merged["a"], "2");
         assert_eq!(merged["b"], "1");
+    }
+
+    #[test]
+    fn a_credential_is_one_key_of_one_secret() {
+        let selector = credential("cloud=key.json").unwrap();
+        assert_eq!((selector.name.as_str(), selector.key.as_str()), ("cloud", "key.json"));
+        for bad in ["", "cloud", "=key", "cloud=", "a=b,c=d"] {
+            assert!(credential(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

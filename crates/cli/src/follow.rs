@@ -1,5 +1,6 @@
 //! `get --watch`: prints objects again when they change.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -8,8 +9,11 @@ use kube::ResourceExt as _;
 use tokio::time::sleep;
 
 use crate::exit::{Exit, until_asked_to_end};
+use crate::installation::Installation;
 use crate::listing::{Format, Kind};
 use crate::output;
+use crate::run::{Run, Stage};
+use crate::transfer::{self, Tally};
 
 /// How often it is looked for changes.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -48,6 +52,39 @@ pub(crate) async fn changes<K: Kind>(
             Err(error) if failures >= FAILURES => return Err(error),
             Err(_) => failures += 1,
         }
+    }
+}
+
+/// How far the volumes of runs are, of those that go on or went on when they were first looked at.
+#[derive(Default)]
+pub(crate) struct Volumes {
+    /// By run; whether it went on, and how far it was.
+    known: RefCell<BTreeMap<String, (bool, Tally)>>,
+}
+
+impl Volumes {
+    /// Looks at the volumes of runs that go on, and once more when they have ended. What cannot be seen
+    /// stays as it was.
+    pub(crate) async fn look<R: Run>(&self, installation: &Installation, runs: &[R]) {
+        for run in runs {
+            let name = run.name_any();
+            let goes_on = matches!(run.summary().stage, Stage::Working | Stage::Closing);
+            let before = self.known.borrow().get(&name).copied();
+            if !goes_on && !before.is_some_and(|(went_on, _)| went_on) {
+                continue;
+            }
+            let found = transfer::of::<R>(installation, &name).await.ok();
+            let tally = found.map(|found| Tally::of(&found)).or(before.map(|(_, tally)| tally));
+            self.known.borrow_mut().insert(name, (goes_on, tally.unwrap_or_default()));
+        }
+        self.known.borrow_mut().retain(|name, _| runs.iter().any(|run| run.name_any() == *name));
+    }
+
+    /// For a column.
+    pub(crate) fn of(&self, run: &impl Run) -> String {
+        let known = self.known.borrow();
+        let tally = known.get(&run.name_any()).map(|(_, tally)| *tally);
+        tally.filter(|tally| tally.all > 0).map(Tally::short).unwrap_or_default()
     }
 }
 

@@ -108,6 +108,11 @@ pub(crate) fn is_not_found(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if missing(status) == Some(Missing::Object))
 }
 
+/// Whether the cluster does not know the kind that was asked for.
+pub(crate) fn is_unknown_kind(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if missing(status) == Some(Missing::Definition))
+}
+
 /// Whether an object was not created, since there is one of that name.
 pub(crate) fn is_already_there(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.is_already_exists())

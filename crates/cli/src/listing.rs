@@ -56,7 +56,7 @@ impl Kind for BackupStorageLocation {
 
 impl Kind for VolumeSnapshotLocation {
     const NOUN: &'static str = "volume snapshot location";
-    const LISTED_BY: &'static str = "kubectl get volumesnapshotlocations.velero.io -A";
+    const LISTED_BY: &'static str = "bowline snapshot-location get";
 }
 
 impl Kind for Schedule {
@@ -281,14 +281,24 @@ pub(crate) fn table<K: Kind, const N: usize>(
     row: impl Fn(&K) -> [String; N],
     labels: &LabelColumns,
 ) -> String {
-    let mut header: Vec<String> = header.map(str::to_owned).to_vec();
+    table_of(objects, header.to_vec(), |object| row(object).to_vec(), labels)
+}
+
+/// The same, where the number of columns depends on the user.
+pub(crate) fn table_of<K: Kind>(
+    objects: &[K],
+    header: Vec<&str>,
+    row: impl Fn(&K) -> Vec<String>,
+    labels: &LabelColumns,
+) -> String {
+    let mut header: Vec<String> = header.into_iter().map(str::to_owned).collect();
     // kubectl's heading is what follows the slash.
     let heading = |key: &String| key.rsplit('/').next().unwrap_or_default().to_uppercase();
     header.extend(labels.label_columns.iter().map(heading));
     header.extend(labels.show_labels.then(|| "LABELS".to_owned()));
     let none = || NONE.to_owned();
     let row = |object: &K| {
-        let mut cells = row(object).to_vec();
+        let mut cells = row(object);
         let value = |key| object.labels().get(key).cloned().unwrap_or_else(none);
         cells.extend(labels.label_columns.iter().map(value));
         if labels.show_labels {

@@ -21,9 +21,11 @@ mod listing;
 mod logs;
 mod moment;
 mod output;
+mod pace;
 mod run;
 mod selector;
 mod sheet;
+mod transfer;
 mod trust;
 mod wait;
 

@@ -11,6 +11,7 @@ use kube::api::PostParams;
 use crate::exit::Exit;
 use crate::installation::{Installation, is_already_there};
 use crate::listing::{self, Kind, ObjectFormat};
+use crate::transfer::Report;
 use crate::{output, wait};
 
 /// The phase of a run that was cancelled, for which Velero has no word.
@@ -20,6 +21,9 @@ const FAILED: &str = "Failed";
 pub(crate) trait Run: Kind {
     /// What is done with its items.
     const PARTICIPLE: &'static str;
+
+    /// Where it is told what plugins do with its volumes.
+    type Report: Report;
 
     /// How it is.
     fn summary(&self) -> Summary;

@@ -1,25 +1,32 @@
 //! Waits for the end of a backup or restore and tells how it goes.
 //!
-//! On a terminal there is a bar; elsewhere there are lines, few enough for a log. What is worth
+//! On a terminal there are bars; elsewhere there are lines, few enough for a log. What is worth
 //! saying is decided by [`Narrator`], from what it is shown and nothing else.
 
-use std::io::{self, IsTerminal as _};
+mod display;
+mod narrator;
+#[cfg(test)]
+mod tests;
+
 use std::time::Duration;
 
 use anyhow::bail;
-use indicatif::{ProgressBar, ProgressStyle};
 use kube::ResourceExt as _;
 use tokio::time::{Instant, sleep, timeout};
 
+use self::display::Display;
+use self::narrator::Narrator;
 use crate::exit::{Exit, until_asked_to_end};
 use crate::installation::{ANSWER_LIMIT, Installation, brief, is_not_found, is_transient};
 use crate::output::{self, harmless};
-use crate::run::{Run, Stage, Summary};
+use crate::run::{Run, Stage};
+use crate::transfer::{self, Transfer};
 
 /// How often it is looked at.
 const PAUSE: Duration = Duration::from_millis(500);
-/// How often a line about progress is worth it.
-const PROGRESS_PAUSE: Duration = Duration::from_secs(5);
+/// How often its volumes are, and how long that may take.
+const VOLUMES_PAUSE: Duration = Duration::from_secs(1);
+const VOLUMES_LIMIT: Duration = Duration::from_secs(5);
 /// A server that runs has begun by then.
 const SERVER_LIMIT: Duration = Duration::from_secs(10);
 /// How long the cluster may be away.
@@ -34,7 +41,8 @@ pub(crate) async fn for_end<R: Run>(
     let asked_to_end = until_asked_to_end()?;
     tokio::pin!(asked_to_end);
     let ended = tokio::select! {
-        ended = until_over(installation, created, &name) => ended?,
+        // Boxed, since what it asks for is large.
+        ended = Box::pin(until_over(installation, created, &name)) => ended?,
         exit = &mut asked_to_end => {
             let hint = installation.hint(&format!("{noun} describe {name}"));
             output::say(format_args!("the {noun} goes on without this command; look with {hint}"));
@@ -55,15 +63,18 @@ async fn until_over<R: Run>(
     let (noun, api) = (R::NOUN, installation.api::<R>());
     let started = Instant::now();
     let mut narrator = Narrator::default();
-    let display = Display::new();
+    let mut volumes = Volumes::default();
+    let mut display = Display::new();
     let mut away_since: Option<Instant> = None;
     loop {
         let error = match timeout(ANSWER_LIMIT, api.get(name)).await {
             Ok(Ok(run)) if run.uid() == created.uid() => {
                 away_since = None;
-                let remarks = narrator.observe(&run, started.elapsed());
-                display.show(&run, &remarks, installation);
-                if run.summary().stage.is_over() {
+                let stage = run.summary().stage;
+                volumes.look::<R>(installation, name, stage).await;
+                let remarks = narrator.observe(&run, &volumes.known, started.elapsed());
+                display.show(&run, &volumes.known, &remarks, installation);
+                if stage.is_over() {
                     return Ok(run);
                 }
                 None
@@ -97,124 +108,25 @@ async fn until_over<R: Run>(
     }
 }
 
-/// Something worth a line.
-#[derive(Debug, PartialEq, Eq)]
-enum Remark {
-    /// It is in another state than before.
-    State(String),
-    /// So many items are done, of so many known.
-    Progress(i64, i64),
-    /// So many operations have ended, of so many.
-    Operations(i64, i64),
-    /// Nobody seems to be at it.
-    NoServer,
+/// What is known of the volumes of a run.
+#[derive(Default)]
+struct Volumes {
+    known: Vec<Transfer>,
+    looked: Option<Instant>,
 }
 
-/// Decides what is worth saying.
-#[derive(Debug, Default)]
-struct Narrator {
-    state: String,
-    items: (i64, i64),
-    operations: (i64, i64),
-    spoke: Duration,
-    has_hinted: bool,
-}
-
-impl Narrator {
-    fn observe<R: Run>(&mut self, run: &R, elapsed: Duration) -> Vec<Remark> {
-        let mut remarks = Vec::new();
-        let (state, Summary { stage, items, operations, .. }) = (run.state(), run.summary());
-        if state != self.state {
-            self.state.clone_from(&state);
-            self.spoke = elapsed;
-            remarks.push(Remark::State(state));
+impl Volumes {
+    /// Looks again if it is time. What cannot be seen now is seen later.
+    async fn look<R: Run>(&mut self, installation: &Installation, name: &str, stage: Stage) {
+        let is_due = self.looked.is_none_or(|at| at.elapsed() >= VOLUMES_PAUSE);
+        if !is_due || !matches!(stage, Stage::Working | Stage::Closing) {
+            return;
         }
-        if items != self.items && elapsed >= self.spoke + PROGRESS_PAUSE {
-            self.items = items;
-            self.spoke = elapsed;
-            remarks.push(Remark::Progress(items.0, items.1));
+        let found = transfer::of::<R>(installation, name);
+        if let Ok(Ok(found)) = timeout(VOLUMES_LIMIT, found).await {
+            self.known = found;
         }
-        let ended = operations.ended();
-        if stage == Stage::Closing && ended != self.operations {
-            self.operations = ended;
-            remarks.push(Remark::Operations(ended.0, ended.1));
-        }
-        if stage == Stage::New && elapsed >= SERVER_LIMIT && !self.has_hinted {
-            self.has_hinted = true;
-            remarks.push(Remark::NoServer);
-        }
-        remarks
-    }
-}
-
-/// Where remarks go.
-struct Display {
-    bar: Option<ProgressBar>,
-}
-
-impl Display {
-    fn new() -> Self {
-        let bar = io::stderr().is_terminal().then(|| {
-            let bar = ProgressBar::new_spinner();
-            bar.enable_steady_tick(Duration::from_millis(120));
-            bar
-        });
-        Self { bar }
-    }
-
-    fn show<R: Run>(&self, run: &R, remarks: &[Remark], installation: &Installation) {
-        if let Some(bar) = &self.bar {
-            let Summary { stage, items, operations, .. } = run.summary();
-            let waits = stage == Stage::Closing && operations.attempted > 0;
-            let (done, total) = if waits { operations.ended() } else { items };
-            let template = match (total > 0, waits) {
-                (true, true) => "{spinner} {msg} [{bar:30}] {pos}/{len} operations, {elapsed}",
-                (true, false) => "{spinner} {msg} [{bar:30}] {pos}/{len} items, {elapsed}",
-                (false, _) => "{spinner} {msg} {elapsed}",
-            };
-            bar.set_message(harmless(&run.state()));
-            bar.set_length(total.unsigned_abs());
-            bar.set_position(done.unsigned_abs());
-            if let Ok(style) = ProgressStyle::with_template(template) {
-                bar.set_style(style.progress_chars("=> "));
-            }
-        }
-        for remark in remarks {
-            match remark {
-                Remark::State(_) | Remark::Progress(..) | Remark::Operations(..)
-                    if self.bar.is_some() => {}
-                Remark::State(state) => self.say(&format!("{}: {state}", run.name_any())),
-                Remark::Progress(done, total) => {
-                    self.say(&format!("{}: {done} of {total} items", run.name_any()));
-                }
-                Remark::Operations(ended, total) => {
-                    let name = run.name_any();
-                    self.say(&format!("{name}: {ended} of {total} operations have ended"));
-                }
-                Remark::NoServer => self.say(&format!(
-                    "hint: the {noun} is still New after {} s, as if no server ran in namespace \
-                     `{}`; waiting on, Ctrl-C leaves the {noun} as it is",
-                    SERVER_LIMIT.as_secs(),
-                    installation.namespace(),
-                    noun = R::NOUN,
-                )),
-            }
-        }
-    }
-
-    fn say(&self, line: &str) {
-        match &self.bar {
-            Some(bar) => bar.println(harmless(line)),
-            None => output::say(harmless(line)),
-        }
-    }
-}
-
-impl Drop for Display {
-    fn drop(&mut self) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
-        }
+        self.looked = Some(Instant::now());
     }
 }
 
@@ -268,115 +180,4 @@ fn outcome<R: Run>(run: &R) -> Vec<String> {
         lines.push(format!("reason: {}", summary.failure_reason));
     }
     lines.iter().map(|line| harmless(line)).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use bowline_api::backup::{BackupProgress, BackupStatus};
-    use bowline_api::{Backup, BackupPhase, Restore, RestorePhase};
-    use serde_json::json;
-
-    use super::*;
-
-    fn backup(phase: Option<BackupPhase>, done: i64, total: i64) -> Backup {
-        let mut backup = Backup::new("b", bowline_api::BackupSpec::default());
-        let progress =
-            BackupProgress { total_items: total, items_backed_up: done, ..Default::default() };
-        backup.status =
-            Some(BackupStatus { phase, progress: Some(progress), ..BackupStatus::default() });
-        backup
-    }
-
-    fn seconds(seconds: u64) -> Duration {
-        Duration::from_secs(seconds)
-    }
-
-    #[test]
-    fn a_change_of_phase_is_said_once_and_progress_now_and_then() {
-        let mut narrator = Narrator::default();
-        let running = |done| backup(Some(BackupPhase::InProgress), done, 9);
-        let state = |text: &str| vec![Remark::State(text.to_owned())];
-        for (at, seen, expected) in [
-            (0, backup(None, 0, 0), state("New")),
-            (1, backup(Some(BackupPhase::New), 0, 0), vec![]),
-            (2, running(1), state("InProgress")),
-            (3, running(2), vec![]),
-            (7, running(3), vec![Remark::Progress(3, 9)]),
-            (8, running(4), vec![]),
-            (12, running(4), vec![Remark::Progress(4, 9)]),
-            (30, running(4), vec![]),
-            (31, backup(Some(BackupPhase::Completed), 9, 9), state("Completed")),
-        ] {
-            assert_eq!(narrator.observe(&seen, seconds(at)), expected, "at {at} s");
-        }
-    }
-
-    #[test]
-    fn a_server_that_does_not_begin_is_hinted_at_once() {
-        let mut narrator = Narrator::default();
-        let new = backup(None, 0, 0);
-        assert!(!narrator.observe(&new, seconds(9)).contains(&Remark::NoServer));
-        assert!(narrator.observe(&new, seconds(10)).contains(&Remark::NoServer));
-        assert_eq!(narrator.observe(&new, seconds(60)), []);
-        let queued = backup(Some(BackupPhase::Queued), 0, 0);
-        let mut narrator = Narrator::default();
-        assert!(!narrator.observe(&queued, seconds(60)).contains(&Remark::NoServer));
-    }
-
-    fn restore(status: &serde_json::Value) -> Restore {
-        let restore = json!({"metadata": {"name": "r"}, "spec": {}, "status": status});
-        serde_json::from_value(restore).unwrap()
-    }
-
-    #[test]
-    fn only_a_complete_run_is_a_success() {
-        for phase in BackupPhase::KNOWN.iter().chain(RestorePhase::KNOWN) {
-            let backup = backup(Some(BackupPhase::from(*phase)), 0, 0);
-            let restore = restore(&json!({"phase": phase}));
-            let expected = if *phase == "Completed" { Exit::Success } else { Exit::Failed };
-            assert_eq!(exit_of(&backup), expected, "{phase}");
-            assert_eq!(exit_of(&restore), expected, "{phase}");
-        }
-    }
-
-    #[test]
-    fn the_end_of_a_restore_is_told_as_that_of_a_backup() {
-        let ended = restore(&json!({
-            "phase": "PartiallyFailed", "errors": 1, "startTimestamp": "2026-01-02T03:04:05Z",
-            "completionTimestamp": "2026-01-02T03:04:07Z",
-            "progress": {"totalItems": 9, "itemsRestored": 8},
-        }));
-        let line =
-            "restore `r` has ended as PartiallyFailed after 2 s: 8 of 9 items, 1 error, 0 warnings";
-        assert_eq!(outcome(&ended), [line]);
-    }
-
-    #[test]
-    fn the_end_is_told_with_numbers_and_reasons() {
-        let mut ended = backup(Some(BackupPhase::PartiallyFailed), 8, 9);
-        if let Some(status) = &mut ended.status {
-            status.errors = 1;
-            status.warnings = 2;
-            status.failure_reason = "the disk\u{7} is full".to_owned();
-            status.start_timestamp =
-                Some(serde_json::from_value("2026-01-02T03:04:05Z".into()).unwrap());
-            status.completion_timestamp =
-                Some(serde_json::from_value("2026-01-02T03:05:17Z".into()).unwrap());
-        }
-        assert_eq!(
-            outcome(&ended),
-            [
-                "backup `b` has ended as PartiallyFailed after 72 s: 8 of 9 items, 1 error, 2 warnings",
-                "reason: the disk\u{fffd} is full",
-            ]
-        );
-        let mut refused = backup(Some(BackupPhase::FailedValidation), 0, 0);
-        if let Some(status) = &mut refused.status {
-            status.validation_errors = vec!["no location".to_owned()];
-        }
-        assert_eq!(
-            outcome(&refused),
-            ["backup `b` has ended as FailedValidation", "refused: no location"]
-        );
-    }
 }

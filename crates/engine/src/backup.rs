@@ -13,6 +13,7 @@
 //! | `collect` | resources and filter | objects, streaming |
 //! | `block`, [`hook`] | items that belong together | the same, quiesced |
 //! | `item` | one object | what is stored of it, after what it needs |
+//! | [`snapshot`] | the volumes of a block | snapshots, and operations on them |
 //! | [`volume`] | pods, claims, volumes | what became of their data |
 //! | [`archive`], [`upload`] | stored objects | the tar in the bucket |
 //! | [`finalize`] | all of the above | the other files, and the status |
@@ -31,6 +32,7 @@ pub mod policy;
 pub mod replace;
 pub mod request;
 mod seen;
+pub mod snapshot;
 mod spool;
 pub mod upload;
 pub mod volume;
@@ -44,7 +46,7 @@ use std::time::Duration;
 
 use bowline_plugin::{BackupItemAction, ItemBlockAction, ResourceIdentifier};
 use bowline_store::BackupStore;
-use bowline_store::file::BackupVolumeInfo;
+use bowline_store::file::{BackupVolumeInfo, FreezeWindow, Snapshot};
 use futures::StreamExt as _;
 use futures::future::join;
 use jiff::Timestamp;
@@ -56,11 +58,12 @@ use crate::action::{self, BuiltIn, Named};
 use crate::cluster::{Cluster, Query};
 use crate::item::Object;
 use crate::journal::{Journal, Recovered};
-use crate::operation::{Operation, record};
+use crate::operation::Operation;
 use crate::point::{self, Point};
 use crate::report::{About, Message, Report};
 use crate::resource::{GroupResource, Resource, Resources};
 use crate::selection::{self, Action};
+use crate::snapshotter::Snapshotters;
 use archive::{Archive, Sealed};
 pub use block::{ThawError, thaw_left};
 use collect::Turn;
@@ -72,7 +75,7 @@ use request::Request;
 use seen::Seen;
 use spool::Spool;
 use upload::UploadError;
-use volume::{Volumes, Wishes};
+use volume::{Snapshotted, Volumes, Wishes};
 
 /// How many bytes of objects may be in flight.
 const IN_FLIGHT: usize = 16 << 20;
@@ -91,6 +94,8 @@ pub struct Run {
     pub backup_item_actions: Vec<Named<dyn BackupItemAction>>,
     /// The ItemBlockActions of plugins, in order.
     pub item_block_actions: Vec<Named<dyn ItemBlockAction>>,
+    /// Where snapshots of volumes are taken.
+    pub snapshotters: Arc<dyn Snapshotters>,
     /// How much at a time.
     pub options: Options,
     /// How far it is, for whoever wants to know.
@@ -166,12 +171,14 @@ pub struct Taken {
     pub found: u64,
     /// What became of the data of volumes.
     pub volumes: Vec<BackupVolumeInfo>,
-    /// Operations that actions began.
+    /// The snapshots that plugins were asked for.
+    pub snapshots: Vec<Snapshot>,
+    /// Operations that plugins began, on items and on snapshots.
     pub operations: Vec<Operation>,
     /// How many hooks were run, and how many of them failed.
     pub hooks: (u64, u64),
     /// For how long pods were quiesced.
-    pub freezes: Vec<Duration>,
+    pub freezes: Vec<FreezeWindow>,
 }
 
 /// Why a run could not go on.
@@ -234,12 +241,13 @@ pub async fn run(run: Run, now: Timestamp) -> Taken {
     let progress = Arc::clone(&run.progress);
     let timeout = run.request.item_operation_timeout();
     let begun = begun_before(&run.recovery.recovered, timeout, now);
+    let snapshots = taken_before(&run.recovery.recovered);
     let context = match Box::pin(prepare(run, Arc::clone(&report), now)).await {
         Ok(context) => context,
         // What an earlier process has begun goes on all the same.
         Err(fatal) => {
             let nothing = Taken::nothing(fatal, own(report), &progress);
-            return Taken { operations: begun, ..nothing };
+            return Taken { operations: begun, snapshots, ..nothing };
         }
     };
     // It is large, and there is one of it.
@@ -271,6 +279,7 @@ struct Context {
     namespaces: Namespaces,
     inventory: Inventory,
     volumes: Volumes,
+    snapshots: snapshot::Locations,
     operations: Mutex<Vec<Operation>>,
     journal: Arc<dyn Journal>,
     recovery: Recovery,
@@ -309,6 +318,25 @@ impl Context {
     /// Notes an operation.
     fn begun(&self, operation: Operation) {
         self.operations.lock().unwrap_or_else(PoisonError::into_inner).push(operation);
+    }
+
+    /// Notes what an earlier process has made of a volume.
+    fn replayed(&self, volume: &str, outcome: Snapshotted) {
+        self.snapshots.claim(volume);
+        self.volumes.note_snapshotted(volume, outcome);
+    }
+
+    /// What the request says about volumes.
+    fn wishes(&self) -> Wishes<'_> {
+        let claims = self.resources.core("persistentvolumeclaims");
+        let includes = |kind: &Arc<Resource>| matches!(self.filter.kind(kind), Verdict::Include);
+        Wishes {
+            snapshot_volumes: self.request.snapshot_volumes,
+            default_volumes_to_fs_backup: self.request.default_volumes_to_fs_backup,
+            policies: self.request.policies.as_ref(),
+            has_snapshot_locations: !self.request.snapshot_locations.is_empty(),
+            includes_claims: claims.is_some_and(includes),
+        }
     }
 
     /// The archive takes no more.
@@ -386,6 +414,7 @@ async fn assemble(run: Run, report: Arc<Report>, now: Timestamp) -> Result<Arc<C
     let item_block_actions =
         selection::ask(named_block, |plugin| plugin.applies_to(), &resources, &report).await;
 
+    let snapshots = snapshot::Locations::new(run.snapshotters, &request.snapshot_locations);
     Ok(Arc::new(Context {
         request,
         cluster,
@@ -403,6 +432,7 @@ async fn assemble(run: Run, report: Arc<Report>, now: Timestamp) -> Result<Arc<C
         namespaces: Namespaces::default(),
         inventory: Inventory::default(),
         volumes: Volumes::default(),
+        snapshots,
         operations: Mutex::default(),
         journal,
         blocks: AtomicU64::new(recovery.recovered.next_block),
@@ -576,18 +606,7 @@ async fn back_up_definitions(context: &Context, sink: &Sink<'_>) {
 
 /// Draws the conclusions from what the stages noted.
 fn conclude(context: Context, archive: Result<Sealed, Fatal>, report: Arc<Report>) -> Taken {
-    let request = &context.request;
-    let includes_claims = context
-        .resources
-        .core("persistentvolumeclaims")
-        .is_some_and(|claims| matches!(context.filter.kind(claims), Verdict::Include));
-    let settled = context.volumes.settle(&Wishes {
-        snapshot_volumes: request.snapshot_volumes,
-        default_volumes_to_fs_backup: request.default_volumes_to_fs_backup,
-        policies: request.policies.as_ref(),
-        has_snapshot_locations: !request.snapshot_locations.is_empty(),
-        includes_claims,
-    });
+    let settled = context.volumes.settle(&context.wishes());
     for (id, text) in settled.errors {
         report.error(&id, text);
     }
@@ -597,10 +616,20 @@ fn conclude(context: Context, archive: Result<Sealed, Fatal>, report: Arc<Report
     let resources = context.inventory;
     let operations = context.operations.into_inner().unwrap_or_else(PoisonError::into_inner);
     let (hooks, freezes) = (context.hook_tally.counts(), context.hook_tally.windows());
-    let volumes = settled.infos;
+    let (volumes, snapshots) = (settled.infos, settled.snapshots);
     let found = context.progress.total();
     drop(context.report);
-    Taken { archive, report: own(report), resources, found, volumes, operations, hooks, freezes }
+    Taken {
+        archive,
+        report: own(report),
+        resources,
+        found,
+        volumes,
+        snapshots,
+        operations,
+        hooks,
+        freezes,
+    }
 }
 
 impl Taken {
@@ -614,7 +643,8 @@ impl Taken {
         let report = Report::default();
         report.take_over(recovered.thaw_errors.iter().cloned().map(Message::from), []);
         let nothing = Self::nothing(Fatal::GivenUp(reason), report, &Progress::default());
-        Self { operations: begun_before(recovered, timeout, began), ..nothing }
+        let operations = begun_before(recovered, timeout, began);
+        Self { operations, snapshots: taken_before(recovered), ..nothing }
     }
 
     fn nothing(fatal: Fatal, report: Report, progress: &Progress) -> Self {
@@ -624,6 +654,7 @@ impl Taken {
             resources: Inventory::default(),
             found: progress.total(),
             volumes: Vec::new(),
+            snapshots: Vec::new(),
             operations: Vec::new(),
             hooks: (0, 0),
             freezes: Vec::new(),
@@ -633,8 +664,13 @@ impl Taken {
 
 /// The operations that an earlier process has begun.
 fn begun_before(recovered: &Recovered, timeout: Duration, began: Timestamp) -> Vec<Operation> {
-    let records = recovered.finished.iter().flat_map(|ended| ended.backup_operations.clone());
-    records.filter_map(|one| record::from_backup(one, timeout, began).ok()).collect()
+    let blocks = recovered.finished.iter();
+    blocks.flat_map(|ended| note::begun_in(ended, timeout, began)).flatten().collect()
+}
+
+/// The snapshots that an earlier process has taken.
+fn taken_before(recovered: &Recovered) -> Vec<Snapshot> {
+    recovered.finished.iter().flat_map(|ended| ended.snapshots.clone()).collect()
 }
 
 /// The report, which nobody else has any more.

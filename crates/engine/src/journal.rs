@@ -12,7 +12,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 
 use async_trait::async_trait;
-use bowline_store::file::{BackupOperation, ResourceIdentifier, RestoreOperation};
+use bowline_store::file::{
+    BackupOperation, FreezeWindow, ResourceIdentifier, RestoreOperation, Snapshot, VolumeOperation,
+};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -69,6 +71,13 @@ pub enum Record {
     },
     /// A block is about to be touched.
     Begun(Begun),
+    /// More is asked of plugins in a block that was begun.
+    Also {
+        /// The block.
+        block: u64,
+        /// What plugins will be asked to do.
+        intents: Vec<Intent>,
+    },
     /// A block is over.
     Ended(Box<Ended>),
     /// After a restart: the pods of a block have been thawed.
@@ -79,6 +88,37 @@ pub enum Record {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         errors: Vec<Told>,
     },
+    /// A plugin is about to be asked for a volume, in a restore.
+    VolumeBegun(VolumeBegun),
+    /// It has answered.
+    VolumeEnded(VolumeEnded),
+}
+
+/// A volume that a plugin is about to make from a snapshot.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct VolumeBegun {
+    /// The number of the request in the run, among those of blocks.
+    pub block: u64,
+    /// The plugin.
+    pub plugin: String,
+    /// The snapshot, in the words of the plugin.
+    pub snapshot: String,
+    /// The PersistentVolume, as the backup has it.
+    pub item: ResourceIdentifier,
+    /// What it is called in the cluster.
+    pub name: String,
+}
+
+/// What a plugin answered that was asked for a volume.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct VolumeEnded {
+    /// The number of the request.
+    pub block: u64,
+    /// The volume, in the words of the plugin; none if it has made none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub volume: Option<String>,
 }
 
 /// A block that is about to be touched.
@@ -115,6 +155,24 @@ pub struct Intent {
     pub plugin: String,
     /// The item that it is shown.
     pub item: ResourceIdentifier,
+    /// The snapshot that it is to take, if it is a snapshotter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<SnapshotIntent>,
+}
+
+/// A snapshot that a plugin is asked to take. With it the plugin can be asked for the same once more,
+/// and answers with the same snapshot if it keeps version 2 of the contract.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SnapshotIntent {
+    /// The VolumeSnapshotLocation.
+    pub location: String,
+    /// The volume in the words of its provider.
+    pub volume: String,
+    /// Its zone.
+    pub zone: String,
+    /// What tells this request from all others.
+    pub request: String,
 }
 
 /// What came of a block.
@@ -141,6 +199,18 @@ pub struct Ended {
     /// The operations that were begun, of a restore.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub restore_operations: Vec<RestoreOperation>,
+    /// The snapshots that were taken of its volumes, or could not be.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub snapshots: Vec<Snapshot>,
+    /// What plugins do with those that were.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub volume_operations: Vec<VolumeOperation>,
+    /// Volumes that no plugin has a method for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unmatched_volumes: Vec<String>,
+    /// For how long its pods were frozen.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub freeze_windows: Vec<FreezeWindow>,
     /// What could not be done.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<Told>,
@@ -212,6 +282,18 @@ pub struct Recovered {
     pub thaw_errors: Vec<Told>,
     /// The number of the next block.
     pub next_block: u64,
+    /// Volumes that plugins were asked for, in order. Those that nobody has heard of since may have
+    /// been made.
+    pub volumes: Vec<Requested>,
+}
+
+/// A volume that a plugin was asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Requested {
+    /// What was asked.
+    pub begun: VolumeBegun,
+    /// The answer, if it is known.
+    pub ended: Option<VolumeEnded>,
 }
 
 /// Reads a journal.
@@ -227,6 +309,11 @@ pub fn recover(records: impl IntoIterator<Item = Record>) -> Recovered {
                 recovered.next_block = recovered.next_block.max(block.block.saturating_add(1));
                 begun.insert(block.block, block);
             }
+            Record::Also { block, intents } => {
+                if let Some(begun) = begun.get_mut(&block) {
+                    begun.intents.extend(intents);
+                }
+            }
             Record::Ended(ended) => {
                 recovered.next_block = recovered.next_block.max(ended.block.saturating_add(1));
                 begun.remove(&ended.block);
@@ -237,6 +324,16 @@ pub fn recover(records: impl IntoIterator<Item = Record>) -> Recovered {
             Record::Thawed { block, errors } => {
                 thawed.insert(block);
                 recovered.thaw_errors.extend(errors);
+            }
+            Record::VolumeBegun(begun) => {
+                recovered.next_block = recovered.next_block.max(begun.block.saturating_add(1));
+                recovered.volumes.push(Requested { begun, ended: None });
+            }
+            Record::VolumeEnded(ended) => {
+                let mut all = recovered.volumes.iter_mut();
+                if let Some(one) = all.find(|one| one.begun.block == ended.block) {
+                    one.ended = Some(ended);
+                }
             }
         }
     }
@@ -298,6 +395,35 @@ mod tests {
     }
 
     #[test]
+    fn a_volume_is_known_by_the_answer_to_its_own_request() {
+        let begun = |block, name: &str| {
+            Record::VolumeBegun(VolumeBegun { block, name: name.into(), ..VolumeBegun::default() })
+        };
+        let ended = |block, volume: Option<&str>| {
+            Record::VolumeEnded(VolumeEnded { block, volume: volume.map(str::to_owned) })
+        };
+        let read = recover([
+            begun(3, "pv-a"),
+            begun(4, "pv-b"),
+            begun(5, "pv-c"),
+            ended(5, None),
+            ended(3, Some("vol-1")),
+            ended(9, Some("of nobody")),
+        ]);
+        let answers: Vec<_> = read
+            .volumes
+            .iter()
+            .map(|one| (one.begun.name.as_str(), one.ended.as_ref().map(|end| end.volume.clone())))
+            .collect();
+        assert_eq!(
+            answers,
+            [("pv-a", Some(Some("vol-1".to_owned()))), ("pv-b", None), ("pv-c", Some(None))]
+        );
+        assert_eq!(read.next_block, 6);
+        assert_eq!(read.unfinished, [], "it is no block");
+    }
+
+    #[test]
     fn records_are_read_as_they_were_written() {
         let item = ResourceIdentifier { name: "db".into(), ..ResourceIdentifier::default() };
         let records = [
@@ -314,6 +440,15 @@ mod tests {
             })),
             Record::Thawed { block: 7, errors: Vec::new() },
             Record::Left { at: Timestamp::UNIX_EPOCH },
+            Record::VolumeBegun(VolumeBegun {
+                block: 8,
+                plugin: "example.io/disk".into(),
+                snapshot: "snap-1".into(),
+                item: ResourceIdentifier::default(),
+                name: "pv".into(),
+            }),
+            Record::VolumeEnded(VolumeEnded { block: 8, volume: Some("vol-1".into()) }),
+            Record::VolumeEnded(VolumeEnded { block: 8, volume: None }),
         ];
         for record in records {
             let text = serde_json::to_string(&record).unwrap();

@@ -3,10 +3,12 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`backup`] | from a Backup resource to files in a bucket: the stages in order |
+//! | [`delete`] | from a Backup resource to nothing: what may go, and in which order |
 //! | [`action`] | the item actions that are built in |
 //! | [`cluster`] | the port to the API server, the real one behind it, and a fake |
 //! | [`resource`], [`item`] | what the API server serves, and one object of it |
 //! | [`glob`], [`selector`] | patterns that users write, compiled once |
+//! | [`snapshotter`] | the port to VolumeSnapshotLocations |
 //! | [`report`] | what went wrong, from which counts, phases and results are made |
 //!
 //! # What holds
@@ -20,6 +22,7 @@
 pub mod action;
 pub mod backup;
 pub mod cluster;
+pub mod delete;
 pub mod glob;
 mod hook;
 pub mod item;
@@ -32,6 +35,7 @@ pub mod resource;
 pub mod restore;
 mod selection;
 pub mod selector;
+pub mod snapshotter;
 
 pub use cluster::Cluster;
 pub use item::Object;

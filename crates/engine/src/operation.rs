@@ -7,7 +7,7 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `step` | the machine |
-//! | `track` | the loop around it: polls, cancels, deadlines |
+//! | `track` | the loop around it: polls, uploads, cancels, deadlines |
 //! | `rate` | how often one plugin is asked |
 //! | `record` | the form in which Velero keeps operations in the bucket |
 
@@ -18,6 +18,7 @@ mod track;
 
 use std::time::Duration;
 
+use bowline_api::snapshot_type::SnapshotType;
 use bowline_plugin::{Name, OperationId, Progress, ResourceIdentifier};
 use jiff::Timestamp;
 
@@ -32,6 +33,11 @@ pub enum Kind {
     ItemBackup,
     /// A RestoreItemAction's.
     ItemRestore,
+    /// A VolumeSnapshotter completes a snapshot whose point in time is fixed.
+    SnapshotCreation,
+    /// A VolumeSnapshotter brings a snapshot to where it outlives its volume. It ends when the call
+    /// returns that does it, and only then.
+    SnapshotUpload,
 }
 
 impl Kind {
@@ -40,13 +46,21 @@ impl Kind {
         match self {
             Self::ItemBackup => "item-backup",
             Self::ItemRestore => "item-restore",
+            Self::SnapshotCreation => "snapshot-creation",
+            Self::SnapshotUpload => "snapshot-upload",
         }
+    }
+
+    /// Whether it is about the snapshot of a volume.
+    pub fn is_of_volume(self) -> bool {
+        matches!(self, Self::SnapshotCreation | Self::SnapshotUpload)
     }
 
     /// For how long what goes wrong is put up with.
     pub fn policy(self) -> Policy {
         match self {
-            Self::ItemBackup | Self::ItemRestore => Policy::ITEM,
+            Self::ItemBackup | Self::ItemRestore | Self::SnapshotCreation => Policy::ITEM,
+            Self::SnapshotUpload => Policy::UPLOAD,
         }
     }
 }
@@ -68,6 +82,13 @@ impl Policy {
         unclear: (5, Duration::from_mins(2)),
         stopping: Duration::from_secs(30),
     };
+
+    /// An upload is begun anew after it has failed, and may have run for hours before.
+    const UPLOAD: Self = Self {
+        patience: Duration::from_mins(30),
+        unclear: (3, Duration::from_hours(4)),
+        stopping: Duration::from_secs(30),
+    };
 }
 
 /// Work that goes on behind a run.
@@ -79,8 +100,10 @@ pub struct Operation {
     pub plugin: Name,
     /// The item that it was begun for.
     pub item: ResourceIdentifier,
-    /// The plugin's name for it.
+    /// The plugin's name for it. That of a snapshot is the snapshot's.
     pub id: OperationId,
+    /// What only operations on the snapshots of volumes have.
+    pub volume: Option<OfVolume>,
     /// Items to store again when it has ended.
     pub post_operation_items: Vec<ResourceIdentifier>,
     /// When it was begun.
@@ -95,6 +118,15 @@ pub struct Operation {
     pub stopping: Option<Stopping>,
     /// Polls that failed one after the other, since the last that did not.
     pub trouble: Option<Trouble>,
+}
+
+/// What an operation on the snapshot of a volume has besides.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OfVolume {
+    /// The VolumeSnapshotLocation.
+    pub location: String,
+    /// Whether the snapshot is to be uploaded.
+    pub snapshot_type: SnapshotType,
 }
 
 /// Where an operation is.
@@ -166,6 +198,7 @@ impl Operation {
             plugin,
             item,
             id,
+            volume: None,
             post_operation_items: Vec::new(),
             created,
             deadline: after(created, timeout),
@@ -174,6 +207,21 @@ impl Operation {
             stopping: None,
             trouble: None,
         }
+    }
+}
+
+impl Operation {
+    /// Whether it is an upload that was not begun, because its snapshot was not completed.
+    pub fn was_not_begun(&self) -> bool {
+        let reason = track::NO_SNAPSHOT;
+        matches!(&self.state, State::Failed(why) if self.kind == Kind::SnapshotUpload && why == reason)
+    }
+
+    /// Whether it is an upload by a plugin that has no upload stage.
+    pub fn had_nothing_to_upload(&self) -> bool {
+        self.kind == Kind::SnapshotUpload
+            && self.state == State::Completed
+            && self.progress.description == step::NOTHING_TO_UPLOAD
     }
 }
 

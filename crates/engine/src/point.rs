@@ -45,6 +45,14 @@ points! {
     Execute = "execute",
     /// It was.
     Executed = "executed",
+    /// A snapshot is about to be taken.
+    CreateSnapshot = "create-snapshot",
+    /// It was.
+    SnapshotCreated = "snapshot-created",
+    /// A snapshot is about to be uploaded.
+    UploadSnapshot = "upload-snapshot",
+    /// Its upload has returned.
+    SnapshotUploaded = "snapshot-uploaded",
     /// A pod is about to be thawed.
     PostHook = "post-hook",
     /// It is.
@@ -67,6 +75,8 @@ points! {
     BackupCollected = "backup-collected",
     /// The operations file was written again.
     OperationsWritten = "operations-written",
+    /// What became of the volumes of a backup was written.
+    VolumesSettled = "volumes-settled",
     /// A Backup is said to be finalized.
     BackupFinalizing = "backup-finalizing",
     /// Its archive was written again.
@@ -83,6 +93,10 @@ points! {
     JournalRemoved = "journal-removed",
     /// A Restore is said to be in progress.
     RestoreInProgress = "restore-in-progress",
+    /// A plugin is about to be asked for a volume.
+    CreateVolume = "create-volume",
+    /// It has answered.
+    VolumeCreated = "volume-created",
     /// An object is about to be created.
     Create = "create",
     /// It was.
@@ -93,6 +107,16 @@ points! {
     RestoreCollected = "restore-collected",
     /// A Restore is said to be over.
     RestoreOver = "restore-over",
+    /// A snapshot of a backup that is being deleted is about to go.
+    DeleteSnapshot = "delete-snapshot",
+    /// It is gone.
+    SnapshotDeleted = "snapshot-deleted",
+    /// The files of a backup are about to go.
+    DeleteFiles = "delete-files",
+    /// They are gone.
+    FilesDeleted = "files-deleted",
+    /// The Backup is gone.
+    BackupRemoved = "backup-removed",
 }
 
 /// What a watcher says.

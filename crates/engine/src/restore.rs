@@ -11,7 +11,8 @@
 //! | [`download`], [`unpack`] | the archive | an index of what is in it, and a file without a name |
 //! | [`filter`], [`order`], [`version`] | kinds and places | verdicts, steps, versions |
 //! | `item`, [`action`] | one item | what it becomes, after what it needs |
-//! | [`reset`], [`modifier`], `volume` | its JSON | the same, for its new life |
+//! | [`reset`], [`modifier`] | its JSON | the same, for its new life |
+//! | [`volume`] | a PersistentVolume | the same, with its data behind it |
 //! | `apply`, [`difference`] | an object | the object in the cluster |
 //! | [`hook`] | pods that were created | commands that were run in them |
 //! | [`plan`] | all of the above, with nothing written | what would become of each item |
@@ -37,7 +38,7 @@ pub mod request;
 pub mod reset;
 pub mod unpack;
 pub mod version;
-mod volume;
+pub mod volume;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -46,7 +47,7 @@ use std::time::Duration;
 
 use bowline_plugin::{ResourceIdentifier, RestoreItemAction};
 use bowline_store::BackupStore;
-use bowline_store::file::ResourceList;
+use bowline_store::file::{ResourceList, RestoreVolumeInfo};
 use jiff::Timestamp;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -60,6 +61,7 @@ use crate::operation::{Operation, record};
 use crate::report::{About, Report};
 use crate::resource::{GroupResource, Resources};
 use crate::selection::{self, Action};
+use crate::snapshotter::Snapshotters;
 use download::{DownloadError, Volumes};
 use filter::Filter;
 use item::{Visitor, Why};
@@ -72,6 +74,9 @@ use pace::Pace;
 use request::Request;
 use unpack::Contents;
 use version::Versions;
+use volume::{Maker, Witness};
+
+pub use note::volumes_left;
 
 /// What a restore needs.
 pub struct Run {
@@ -83,6 +88,10 @@ pub struct Run {
     pub store: BackupStore,
     /// The RestoreItemActions of plugins, in order. They come after those that are built in.
     pub actions: Vec<Named<dyn RestoreItemAction>>,
+    /// The plugins that make volumes from their snapshots.
+    pub snapshotters: Arc<dyn Snapshotters>,
+    /// Who is told how they make them.
+    pub witness: Arc<dyn Witness>,
     /// How much at a time.
     pub options: Options,
     /// How far it is, for whoever wants to know.
@@ -159,6 +168,8 @@ pub struct Restored {
     pub operations: Vec<Operation>,
     /// How many hooks were run, and how many of them failed.
     pub hooks: (u64, u64),
+    /// The volumes that were restored.
+    pub volumes: Vec<RestoreVolumeInfo>,
 }
 
 /// Why a restore could not go on.
@@ -209,9 +220,12 @@ struct Context {
     pace: Pace,
     namespaces: Namespaces,
     outcomes: Outcomes,
+    volume_outcomes: volume::Outcomes,
     operations: Mutex<Vec<Operation>>,
     /// None in a dry run.
     notes: Option<Notes>,
+    /// None in a dry run.
+    maker: Option<Maker>,
     hooks: hook::Watch,
     report: Arc<Report>,
     progress: Arc<Progress>,
@@ -246,10 +260,14 @@ pub async fn run(run: Run, now: Timestamp) -> Restored {
     let report = Arc::new(Report::default());
     let timeout = run.request.timeouts.item_operation;
     let begun = begun_before(&run.recovered, timeout, now);
+    let left = volumes_left(&run.recovered);
     let context = match Box::pin(prepare(run, Arc::clone(&report), now)).await {
         Ok(context) => Arc::new(context),
         // What an earlier process has begun goes on all the same.
         Err(fatal) => {
+            for (id, text) in left {
+                report.warning(&id, text);
+            }
             return Restored { operations: begun, ..Restored::nothing(fatal, own(report)) };
         }
     };
@@ -267,6 +285,9 @@ pub async fn run(run: Run, now: Timestamp) -> Restored {
     // Hooks that were given up are run by the process that goes on.
     let is_left = context.stop.is_cancelled() && !context.cancel.is_cancelled();
     let fatal = fatal.or(is_left.then_some(Fatal::Stopped));
+    if fatal.is_some() {
+        note::tell_left_over(&context);
+    }
     match Arc::into_inner(context) {
         Some(context) => conclude(context, fatal, hooks, report),
         None => Restored::nothing(Fatal::Stopped, own(report)),
@@ -277,6 +298,7 @@ pub async fn run(run: Run, now: Timestamp) -> Restored {
 async fn prepare(run: Run, report: Arc<Report>, now: Timestamp) -> Result<Context, Fatal> {
     let Run { request, cluster, store, actions, options, progress, journal, stop, cancel, .. } =
         run;
+    let maker = Some(Maker::new(run.snapshotters, run.witness));
     let contents = download::contents(&store, &request.backup_name, &options.scratch).await?;
     let volumes = download::volumes(&store, &request.backup_name).await?;
     let world = discover(&*cluster, &request, &report).await?;
@@ -296,6 +318,7 @@ async fn prepare(run: Run, report: Arc<Report>, now: Timestamp) -> Result<Contex
         options,
         progress,
         notes,
+        maker,
         stop: stop.child_token(),
         cancel,
     };
@@ -316,6 +339,7 @@ struct Parts {
     options: Options,
     progress: Arc<Progress>,
     notes: Option<Notes>,
+    maker: Option<Maker>,
     stop: CancellationToken,
     cancel: CancellationToken,
 }
@@ -346,8 +370,10 @@ async fn assemble(parts: Parts, report: Arc<Report>, now: Timestamp) -> Result<C
         pace: Pace::new(options.requests),
         namespaces: Namespaces::default(),
         outcomes: Outcomes::default(),
+        volume_outcomes: volume::Outcomes::default(),
         operations: Mutex::default(),
         notes: parts.notes,
+        maker: parts.maker,
         hooks,
         report,
         progress: parts.progress,
@@ -466,8 +492,9 @@ fn conclude(
 ) -> Restored {
     let (resources, items) = (context.outcomes.list(), context.outcomes.count());
     let operations = context.operations.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let volumes = context.volume_outcomes.infos();
     drop(context.report);
-    Restored { fatal, report: own(report), resources, items, operations, hooks }
+    Restored { fatal, report: own(report), resources, items, operations, hooks, volumes }
 }
 
 impl Restored {
@@ -479,6 +506,7 @@ impl Restored {
             items: 0,
             operations: Vec::new(),
             hooks: (0, 0),
+            volumes: Vec::new(),
         }
     }
 }

@@ -94,6 +94,13 @@ impl Host {
         Ok(handle.map(|handle| Arc::new(handle) as Arc<dyn VolumeSnapshotter>))
     }
 
+    /// Which kind of volume snapshotter a provider has, and its name.
+    pub fn volume_snapshotter_kind(&self, provider: &str) -> Option<(Kind, Name)> {
+        let name = Name::of_provider(provider).ok()?;
+        let plugin = self.registry().find(Family::VolumeSnapshotter, &name)?;
+        Some((plugin.kind, name))
+    }
+
     /// Ends all processes of stores and snapshotters, and waits for their end.
     pub async fn shut_down(self) {
         let slots = self.inner.take_configured();

@@ -4,6 +4,7 @@
 //! cancelled, and returns an error only if it cannot go on at all.
 
 pub mod backup;
+pub mod backup_deletion;
 pub mod backup_queue;
 pub mod backup_storage_location;
 pub mod backup_sync;

@@ -61,6 +61,10 @@ pub enum Milestone {
     Canceling,
     /// It has stopped, because it was asked to.
     Canceled,
+    /// It is over, and is being deleted.
+    Deleting,
+    /// It could not be deleted, or not wholly.
+    NotDeleted,
     /// It goes on after the server was away.
     Resumed {
         /// How often it was begun by now.
@@ -130,6 +134,11 @@ impl Milestone {
             Self::Canceling => normal("Canceling", "it was asked to stop".to_owned()),
             Self::Canceled => {
                 normal("Canceled", "it has stopped, because it was asked to".to_owned())
+            }
+            Self::Deleting => normal("Deleting", "it is being deleted".to_owned()),
+            Self::NotDeleted => {
+                let note = "it could not be deleted; its DeleteBackupRequest says why".to_owned();
+                (EventType::Warning, "NotDeleted".to_owned(), note)
             }
             Self::Resumed { attempt } => {
                 apart("Resumed", &attempt);

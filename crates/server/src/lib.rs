@@ -10,6 +10,7 @@
 //! | [`journal`] | what runs must not forget, in ConfigMaps |
 //! | [`patch`] | small changes to objects in the cluster |
 //! | [`locations`] | from a BackupStorageLocation to the store that it names |
+//! | [`snapshotters`] | from a VolumeSnapshotLocation to the plugin that it names |
 //! | [`download`] | what folders hold, over HTTP, for whoever has a signed link |
 //! | [`metrics`] | what Prometheus is told, and whether the server is well, over HTTP |
 //! | [`events`] | what `kubectl describe` shows of a run while it goes on |
@@ -44,6 +45,7 @@ pub mod patch;
 pub mod queue;
 mod runs;
 pub mod server;
+pub mod snapshotters;
 mod story;
 pub mod watch;
 

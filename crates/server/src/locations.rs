@@ -18,11 +18,11 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bowline_api::BackupStorageLocation;
 use bowline_api::backup_storage_location::ObjectStorageLocation;
+use bowline_api::{BackupStorageLocation, VolumeSnapshotLocation};
 use bowline_plugin::{Class, Config};
 use bowline_plugin_host::Host;
-use bowline_store::backend::{self, BUCKET, BuiltIn, InvalidLocation, PREFIX};
+use bowline_store::backend::{self, BUCKET, BuiltIn, CREDENTIALS_FILE, InvalidLocation, PREFIX};
 use bowline_store::{BackupStore, Prefix};
 use k8s_openapi::api::core::v1::{Secret, SecretKeySelector};
 use kube::{Api, Client, ResourceExt as _};
@@ -104,6 +104,8 @@ pub struct Locations {
     host: Arc<Host>,
     built_in: BuiltIn,
     files: CredentialFiles,
+    /// Those of VolumeSnapshotLocations, which may have the same names.
+    snapshot_files: CredentialFiles,
     opened: Mutex<HashMap<Fingerprint, Opened>>,
 }
 
@@ -129,7 +131,8 @@ impl Locations {
     ) -> io::Result<Self> {
         let secrets = Api::namespaced(client, namespace);
         let files = CredentialFiles::below(scratch)?;
-        Ok(Self { secrets, host, built_in, files, opened: Mutex::default() })
+        let snapshot_files = CredentialFiles::below(scratch)?;
+        Ok(Self { secrets, host, built_in, files, snapshot_files, opened: Mutex::default() })
     }
 
     /// The store of a location. It is not asked anything yet.
@@ -167,6 +170,24 @@ impl Locations {
         let store = BackupStore::new(backend, setting(BUCKET), &prefix);
         self.keep(fingerprint, name, store.clone());
         Ok(store)
+    }
+
+    /// What the snapshotter of a location gets: the user's settings, and where its credentials are.
+    pub async fn snapshotter_config(
+        &self,
+        location: &VolumeSnapshotLocation,
+    ) -> Result<Config, Error> {
+        let mut config = location.spec.config.clone();
+        if config.contains_key(CREDENTIALS_FILE) {
+            return Err(InvalidLocation::CredentialsFile.into());
+        }
+        if let Some(selector) = &location.spec.credential {
+            let bytes = self.secret(selector).await?;
+            let file = self.snapshot_files.write(&location.name_any(), &bytes);
+            let file = file.map_err(Error::WriteCredentials)?;
+            config.insert(CREDENTIALS_FILE.to_owned(), file.display().to_string());
+        }
+        Ok(config)
     }
 
     /// Opens a location anew the next time, since it failed.

@@ -39,24 +39,40 @@ pub use label::{Method, Outcome, RunKind};
 pub use server::{Error, Readiness, Server};
 
 use crate::end::End;
-use label::{CallLabels, Names, OperationLabels, Row, RunLabels};
+use label::{CallLabels, Names, OperationLabels, Row, RunLabels, ScheduleLabels};
 
 /// The upper bounds of histograms, in seconds: 5 ms to 10 min.
 const BUCKETS: [f64; 16] = [
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0,
 ];
 
+/// What became of the deletion of a backup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deletion {
+    /// It was begun.
+    Attempt,
+    /// The backup is gone.
+    Success,
+    /// Something of it is left.
+    Failure,
+}
+
 /// The metrics of a server.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
+    /// Those that Velero has, under its names.
+    velero: Registry,
     operations: Family<OperationLabels, Gauge>,
     oldest: Family<Row, Gauge<f64, AtomicU64>>,
     operations_ended: Family<OperationLabels, Counter>,
     calls: Family<CallLabels, Histogram, fn() -> Histogram>,
     runs_ended: Family<RunLabels, Counter>,
     freezes: Histogram,
+    /// In the order of [`Deletion`].
+    deletions: [Family<ScheduleLabels, Counter>; 3],
     names: Names,
+    schedules: Names,
     hashes: RandomState,
     shown: Mutex<Shown>,
 }
@@ -128,15 +144,29 @@ impl Metrics {
             Unit::Seconds,
             freezes.clone(),
         );
+        let mut velero = Registry::with_prefix("velero");
+        let deletions = [
+            ("attempt", "Deletions of backups that were begun"),
+            ("success", "Deletions that left nothing"),
+            ("failure", "Deletions that left something"),
+        ]
+        .map(|(what, help)| {
+            let family = Family::default();
+            velero.register(format!("backup_deletion_{what}"), help, family.clone());
+            family
+        });
         Self {
             registry,
+            velero,
             operations,
             oldest,
             operations_ended,
             calls,
             runs_ended,
             freezes,
+            deletions,
             names: Names::default(),
+            schedules: Names::default(),
             hashes: RandomState::new(),
             shown: Mutex::default(),
         }
@@ -176,6 +206,18 @@ impl Metrics {
         self.freezes.observe(window.as_secs_f64());
     }
 
+    /// Notes what became of the deletion of a backup; of no schedule if that is empty.
+    pub fn deletion(&self, schedule: &str, deletion: Deletion) {
+        let [attempts, successes, failures] = &self.deletions;
+        let family = match deletion {
+            Deletion::Attempt => attempts,
+            Deletion::Success => successes,
+            Deletion::Failure => failures,
+        };
+        let schedule = self.schedules.schedule(schedule);
+        family.get_or_create(&ScheduleLabels { schedule }).inc();
+    }
+
     /// All metrics as they are now, in the text format of OpenMetrics.
     pub fn render(&self, now: Timestamp) -> Result<String, fmt::Error> {
         // Held until all is written: another who renders would change the gauges meanwhile.
@@ -190,7 +232,8 @@ impl Metrics {
             self.oldest.get_or_create(&row).set(age.max(0.0));
         }
         let mut text = String::new();
-        text::encode(&mut text, &self.registry)?;
+        text::encode_registry(&mut text, &self.registry)?;
+        text::encode(&mut text, &self.velero)?;
         Ok(text)
     }
 

@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bowline_api::snapshot_type::SnapshotType;
 use bowline_engine::restore::order::Priorities;
 
 use crate::{lease, log, metrics};
@@ -54,6 +55,10 @@ pub struct Options {
     pub default_volumes_to_fs_backup: bool,
     /// Whether the data of snapshots is moved into the location if the backup does not say.
     pub default_snapshot_move_data: bool,
+    /// Whether snapshots of volumes are uploaded if neither the backup nor the location says so.
+    pub default_snapshot_type: SnapshotType,
+    /// How many snapshots are uploaded at a time.
+    pub snapshot_upload_concurrency: usize,
     /// For each provider the VolumeSnapshotLocation to use where there are several.
     pub default_volume_snapshot_locations: BTreeMap<String, String>,
     /// The label that groups volumes whose snapshots are taken together.
@@ -97,6 +102,8 @@ impl Default for Options {
             item_operation_sync_frequency: Duration::from_secs(10),
             default_volumes_to_fs_backup: false,
             default_snapshot_move_data: false,
+            default_snapshot_type: SnapshotType::default(),
+            snapshot_upload_concurrency: 4,
             default_volume_snapshot_locations: BTreeMap::new(),
             volume_group_snapshot_label_key: bowline_api::label::VOLUME_GROUP.to_owned(),
             backup_sync_period: Duration::from_mins(1),

@@ -85,6 +85,23 @@ where
     }
 }
 
+/// Deletes this very object, whatever changed of it since it was read. One that is gone already, or is
+/// another by now, is no error.
+pub async fn remove<K>(api: &Api<K>, object: &K) -> kube::Result<()>
+where
+    K: Resource + Clone + DeserializeOwned + std::fmt::Debug,
+{
+    let meta = object.meta();
+    let preconditions = Preconditions { uid: meta.uid.clone(), resource_version: None };
+    let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+    match api.delete(meta.name.as_deref().unwrap_or_default(), &params).await {
+        Ok(_) => Ok(()),
+        // The only thing that can be in conflict is the uid.
+        Err(error) if is_missing(&error) || is_conflict(&error) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
 /// How objects are created.
 pub fn post_params() -> PostParams {
     PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() }

@@ -15,7 +15,8 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::controllers::{
-    backup, backup_queue, backup_storage_location, backup_sync, download_request, orphans, restore,
+    backup, backup_deletion, backup_queue, backup_storage_location, backup_sync, download_request,
+    orphans, restore,
 };
 use crate::crew::Crew;
 use crate::events::Events;
@@ -23,6 +24,7 @@ use crate::lease::{self, Guard};
 use crate::locations::Locations;
 use crate::metrics::{self, Metrics, Readiness};
 use crate::runs::Runs;
+use crate::snapshotters::Opener;
 use crate::{Options, check, download, watch};
 
 /// How long controllers may take to end once they are asked to. A backup that is stopped still lets
@@ -45,7 +47,9 @@ pub struct Context {
     /// What the server was told.
     pub options: Options,
     /// The stores of storage locations.
-    pub locations: Locations,
+    pub locations: Arc<Locations>,
+    /// The snapshotters of snapshot locations.
+    pub snapshotters: Arc<Opener>,
     /// The plugins.
     pub host: Arc<Host>,
     /// Cancelled when the server is to end: begin nothing new, end what is under way soon.
@@ -56,6 +60,8 @@ pub struct Context {
     pub(crate) events: Events,
     /// How often one plugin is asked about its operations.
     pub(crate) poll_rate: Rate,
+    /// Places for snapshots that are being uploaded.
+    pub(crate) uploads: Semaphore,
     /// Places for restores that are in progress.
     pub(crate) restores: Semaphore,
     /// What this process runs.
@@ -209,6 +215,7 @@ impl Server {
         controllers.start("backup-queue", backup_queue::run(work(&context)));
         controllers.start("backup", backup::run(work(&context)));
         controllers.start("restore", restore::run(work(&context)));
+        controllers.start("backup-deletion", backup_deletion::run(work(&context)));
         controllers.start("backup-storage-location", backup_storage_location::run(work(&context)));
         controllers.start("orphans", orphans::run(work(&context)));
         controllers.start("backup-sync", backup_sync::run(work(&context)));
@@ -253,18 +260,30 @@ impl Server {
             &options.scratch_dir,
         )
         .map_err(unusable)?;
-        let (stop, poll_rate, runs, metrics) = Default::default();
+        let locations = Arc::new(locations);
+        let (stop, poll_rate, runs) = Default::default();
+        let metrics = Arc::<Metrics>::default();
+        let snapshotters = Arc::new(Opener::new(
+            client.clone(),
+            &options.namespace,
+            Arc::clone(&locations),
+            Arc::clone(&host),
+            Arc::clone(&metrics),
+        ));
+        let uploads = Semaphore::new(options.snapshot_upload_concurrency.max(1));
         let restores = Semaphore::new(RESTORES);
         let events = Events::new(client.clone());
         Ok(Context {
             client,
             options,
             locations,
+            snapshotters,
             host,
             stop,
             metrics,
             events,
             poll_rate,
+            uploads,
             restores,
             runs,
         })

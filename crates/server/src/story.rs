@@ -11,7 +11,7 @@ pub(crate) fn one_line(error: &(dyn Error + 'static)) -> String {
 }
 
 /// Cuts a text to what fits.
-fn shorten(mut text: String) -> String {
+pub(crate) fn shorten(mut text: String) -> String {
     if text.len() > MAX {
         text.truncate(text.floor_char_boundary(MAX - '…'.len_utf8()));
         text.push('…');

@@ -5,6 +5,7 @@
 //! list is empty, a field of a newer version is kept in [`Unknown`]), writing is what Go writes.
 
 mod operation;
+mod own;
 mod results;
 mod snapshot;
 mod volume_info;
@@ -19,6 +20,7 @@ pub use operation::{
     BackupOperation, BackupOperationSpec, OperationPhase, OperationStatus, ResourceIdentifier,
     RestoreOperation, RestoreOperationSpec,
 };
+pub use own::{FreezeWindow, Own, VolumeOperation, VolumeOperationKind};
 pub use results::{Messages, Results};
 pub use snapshot::{Snapshot, SnapshotPhase, SnapshotSpec, SnapshotStatus};
 pub use volume_info::{
@@ -33,6 +35,12 @@ use crate::layout::{BackupFile, RestoreFile};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ResourceList(pub BTreeMap<String, Vec<String>>);
+
+/// The VolumeSnapshotContents of CSI snapshots, as they were. Only old backups have the file, and
+/// nobody writes it any more.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct CsiVolumeSnapshotContents(pub Vec<serde_json::Value>);
 
 /// What a compressed JSON file of a backup holds.
 pub trait BackupContent: Serialize {
@@ -58,8 +66,10 @@ content!(BackupContent, BackupFile {
     Vec<PodVolumeBackup> => PodVolumeBackups,
     Vec<VolumePluginBackup> => VolumePluginBackups,
     Vec<Snapshot> => VolumeSnapshots,
+    Own => Own,
     Vec<BackupOperation> => ItemOperations,
     Vec<BackupVolumeInfo> => VolumeInfos,
+    CsiVolumeSnapshotContents => CsiVolumeSnapshotContents,
     ResourceList => ResourceList,
     Results => Results,
 });

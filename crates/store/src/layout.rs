@@ -39,6 +39,8 @@ pub enum BackupFile {
     VolumeInfos,
     /// Its VolumePluginBackups; ours.
     VolumePluginBackups,
+    /// What Velero has no file for; ours.
+    Own,
     /// Its VolumeSnapshots; old backups only, read and never written.
     CsiVolumeSnapshots,
     /// Its VolumeSnapshotContents; old backups only.
@@ -49,7 +51,7 @@ pub enum BackupFile {
 
 impl BackupFile {
     /// All files.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Record,
         Self::Contents,
         Self::Log,
@@ -60,6 +62,7 @@ impl BackupFile {
         Self::Results,
         Self::VolumeInfos,
         Self::VolumePluginBackups,
+        Self::Own,
         Self::CsiVolumeSnapshots,
         Self::CsiVolumeSnapshotContents,
         Self::CsiVolumeSnapshotClasses,
@@ -77,6 +80,7 @@ impl BackupFile {
             Self::Results => "-results.gz",
             Self::VolumeInfos => "-volumeinfo.json.gz",
             Self::VolumePluginBackups => "-volumepluginbackups.json.gz",
+            Self::Own => "-bowline.json.gz",
             Self::CsiVolumeSnapshots => "-csi-volumesnapshots.json.gz",
             Self::CsiVolumeSnapshotContents => "-csi-volumesnapshotcontents.json.gz",
             Self::CsiVolumeSnapshotClasses => "-csi-volumesnapshotclasses.json.gz",

@@ -3,8 +3,9 @@
 //! # A backup, from the outside
 //! It is listed when anything of it is there, and it *exists* when its commit record
 //! (`velero-backup.json`) does. The record is written last, with a terminal phase
-//! ([`BackupStore::commit`]), and deleted first ([`BackupStore::delete_backup`]), so that whoever
-//! finds one finds everything that it speaks of.
+//! ([`BackupStore::commit`]), so that whoever finds one finds everything that it speaks of. It says so
+//! before anything is deleted ([`BackupStore::mark_deleting`]), and is deleted last
+//! ([`BackupStore::delete_backup`]), so that what is left can be found and deleted, too.
 //!
 //! # Deadlines
 //! Backends need not have any. Here, a call that moves no data has [`Deadlines::metadata`], and a

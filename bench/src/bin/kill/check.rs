@@ -1,6 +1,10 @@
 //! What a kill has cost: decided from what plugins, pods, bucket and cluster say.
 
-use std::collections::BTreeMap;
+mod volumes;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+pub(crate) use volumes::{Deletion, Made, Recorded, Snapshot, left, undeleted};
 
 /// An action and an item that it was shown.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,6 +45,19 @@ pub(crate) struct Run {
     pub(crate) operations: Vec<Operation>,
     /// Warnings that something may be left over.
     pub(crate) leftovers: Vec<Key>,
+    /// What a backup has at the plugin that takes snapshots.
+    pub(crate) snapshots: Vec<Snapshot>,
+    /// The snapshots that its files name.
+    pub(crate) records: Vec<Recorded>,
+    /// The PersistentVolumes that it should have snapshots of.
+    pub(crate) wanted: Vec<String>,
+    /// What the snapshots were asked for by that it had when all of them were recorded and the server
+    /// dead.
+    pub(crate) settled: Option<BTreeSet<String>>,
+    /// What was made for a restore.
+    pub(crate) made: Vec<Made>,
+    /// Warnings that a snapshot or a volume may be left over.
+    pub(crate) notices: Vec<String>,
     /// Objects that should be in its archive, or in the cluster, and are not.
     pub(crate) missing: Vec<String>,
 }
@@ -55,7 +72,7 @@ impl Run {
     }
 }
 
-/// Operations that were begun, and that neither the bucket knows nor a warning explains.
+/// Operations, snapshots and volumes that were begun, and that nobody knows nor a warning explains.
 pub(crate) fn lost(run: &Run) -> Vec<String> {
     let mut unknown: BTreeMap<&Key, Vec<&str>> = BTreeMap::new();
     for Executed { key, operation } in &run.executed {
@@ -65,7 +82,7 @@ pub(crate) fn lost(run: &Run) -> Vec<String> {
         }
     }
     let explained = run.explained();
-    let mut lost = Vec::new();
+    let mut lost = volumes::lost(run);
     for (key, ids) in unknown {
         let allowed = explained.get(key).copied().unwrap_or_default();
         for id in ids.iter().skip(allowed) {
@@ -76,14 +93,14 @@ pub(crate) fn lost(run: &Run) -> Vec<String> {
     lost
 }
 
-/// Items that were shown again without a warning, or although their results were recorded.
+/// Items and volumes that were shown again without a warning, or although their results were recorded.
 pub(crate) fn doubled(run: &Run) -> Vec<String> {
     let mut shown: BTreeMap<&Key, usize> = BTreeMap::new();
     for Executed { key, .. } in &run.executed {
         *shown.entry(key).or_default() += 1;
     }
     let explained = run.explained();
-    let mut doubled = Vec::new();
+    let mut doubled = volumes::doubled(run);
     for (key, times) in shown {
         let allowed = 1 + explained.get(key).copied().unwrap_or_default();
         for _ in allowed..times {
@@ -122,6 +139,7 @@ pub(crate) fn unfinished(run: &Run) -> Vec<String> {
     if open > 0 {
         reasons.push(format!("has {open} operations that are not completed"));
     }
+    reasons.extend(volumes::unfinished(run));
     if !run.missing.is_empty() {
         reasons.push(format!("lacks {}", run.missing.join(", ")));
     }

@@ -1,5 +1,7 @@
 //! What can be read of a run when it should be over, and when its server is dead.
 
+pub(crate) mod volumes;
+
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
@@ -16,7 +18,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::check::{Executed, Key, Operation, Run};
-use crate::world::{BASE, World, contents};
+use crate::world::{BASE, World, contents, volumes_of};
 
 /// A run that was begun.
 #[derive(Clone, Debug)]
@@ -28,6 +30,12 @@ pub(crate) struct Subject {
     pub(crate) namespace: String,
     /// See [`Run::recorded`].
     pub(crate) recorded: Option<usize>,
+    /// See [`Run::settled`].
+    pub(crate) settled: Option<BTreeSet<String>>,
+    /// The volumes that there were before it.
+    pub(crate) before: BTreeSet<String>,
+    /// Whether it is to be deleted while it runs.
+    pub(crate) is_cut_short: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +43,9 @@ pub(crate) enum Kind {
     Backup,
     Restore,
 }
+
+/// The phase of a run that is not there any more.
+const GONE: &str = "Gone";
 
 /// Where a run is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,7 +57,8 @@ pub(crate) struct Standing {
 impl Standing {
     /// Whether nothing more will happen.
     pub(crate) fn is_over(&self) -> bool {
-        ["Completed", "PartiallyFailed", "Failed", "FailedValidation"].contains(&self.phase())
+        let over = ["Completed", "PartiallyFailed", "Failed", "FailedValidation", "Deleting", GONE];
+        over.contains(&self.phase())
     }
 
     /// Whether a kill counts as an attempt at its items.
@@ -63,9 +75,14 @@ impl Subject {
     /// Where it is.
     pub(crate) async fn standing(&self, world: &World) -> anyhow::Result<Standing> {
         let object = match self.kind {
-            Kind::Backup => serde_json::to_value(world.api::<Backup>().get(&self.name).await?)?,
-            Kind::Restore => serde_json::to_value(world.api::<Restore>().get(&self.name).await?)?,
+            Kind::Backup => serde_json::to_value(world.api::<Backup>().get_opt(&self.name).await?)?,
+            Kind::Restore => {
+                serde_json::to_value(world.api::<Restore>().get_opt(&self.name).await?)?
+            }
         };
+        if object.is_null() {
+            return Ok(Standing { phase: GONE.to_owned(), reason: String::new() });
+        }
         let status = &object["status"];
         let text = |name: &str| status[name].as_str().unwrap_or_default().to_owned();
         let mut reason = text("failureReason");
@@ -80,6 +97,8 @@ impl Subject {
     pub(crate) fn note_recorded(&mut self, world: &World) -> anyhow::Result<()> {
         if self.recorded.is_none() && world.bucket.join(self.last_file()).exists() {
             self.recorded = Some(self.executed(world)?.len());
+            let snapshots = volumes::snapshots(&world.disks, &self.name)?;
+            self.settled = Some(snapshots.into_iter().map(|one| one.request).collect());
         }
         Ok(())
     }
@@ -121,18 +140,31 @@ impl Subject {
             })
         };
         let (records, results) = (read("itemoperations.json.gz"), read("results.gz"));
+        let mut run = Run::default();
         match self.kind {
-            Kind::Backup => match archived(&world.bucket.join(self.last_file()), &self.namespace) {
-                Ok(found) => {
-                    let wanted = contents(&self.namespace, world.can_freeze());
-                    missing.extend(wanted.into_iter().filter(|item| !found.contains(item)));
+            Kind::Backup => {
+                let with_hooked = world.can_freeze();
+                run.records = volumes::recorded(&read("volumesnapshots.json.gz"));
+                run.snapshots = volumes::snapshots(&world.disks, &self.name)?;
+                let mut wanted = contents(&self.namespace, with_hooked);
+                for volume in volumes_of(&self.namespace, with_hooked) {
+                    wanted.push(format!("persistentvolumes/{}", volume.name));
+                    run.wanted.push(volume.name);
                 }
-                Err(error) => missing.push(format!("its archive ({error})")),
-            },
+                match archived(&world.bucket.join(self.last_file()), &self.namespace) {
+                    Ok(found) => {
+                        missing.extend(wanted.into_iter().filter(|item| !found.contains(item)));
+                    }
+                    Err(error) => missing.push(format!("its archive ({error})")),
+                }
+            }
             Kind::Restore => {
                 let found = present(world, &self.namespace).await?;
                 let wanted = contents(BASE, false);
                 missing.extend(wanted.into_iter().filter(|item| !found.contains(item)));
+                let behind = volumes::behind(world, &self.namespace).await?;
+                missing.extend(volumes::without_data(world, &behind));
+                run.made = volumes::made(&world.disks, &self.before, &behind)?;
             }
         }
         Ok(Run {
@@ -142,8 +174,11 @@ impl Subject {
             executed: self.executed(world)?,
             recorded: self.recorded,
             operations: operations(&records),
-            leftovers: leftovers(&results),
+            leftovers: warnings(&results).filter_map(leftover).collect(),
+            settled: self.settled.clone(),
+            notices: volumes::notices(warnings(&results)),
             missing,
+            ..run
         })
     }
 }
@@ -152,7 +187,8 @@ fn json_file(path: &Path) -> anyhow::Result<Value> {
     Ok(serde_json::from_reader(MultiGzDecoder::new(File::open(path)?))?)
 }
 
-/// The objects of a namespace in an archive, as `<resource>/<name>`. All of it is read.
+/// The objects of a namespace in an archive, and those without one, as `<resource>/<name>`. All of it
+/// is read.
 fn archived(path: &Path, namespace: &str) -> anyhow::Result<BTreeSet<String>> {
     let mut found = BTreeSet::new();
     let mut archive = tar::Archive::new(MultiGzDecoder::new(File::open(path)?));
@@ -160,10 +196,12 @@ fn archived(path: &Path, namespace: &str) -> anyhow::Result<BTreeSet<String>> {
         let mut entry = entry?;
         let path = entry.path()?.to_string_lossy().into_owned();
         let parts: Vec<&str> = path.split('/').collect();
-        if let ["resources", resource, "namespaces", of, file] = parts[..]
-            && of == namespace
-            && let Some(name) = file.strip_suffix(".json")
-        {
+        let (resource, file) = match parts[..] {
+            ["resources", resource, "namespaces", of, file] if of == namespace => (resource, file),
+            ["resources", resource, "cluster", file] => (resource, file),
+            _ => continue,
+        };
+        if let Some(name) = file.strip_suffix(".json") {
             serde_json::from_reader::<_, Value>(&mut entry).context(path.clone())?;
             found.insert(format!("{resource}/{name}"));
         }
@@ -223,12 +261,12 @@ fn operations(records: &Value) -> Vec<Operation> {
     records.as_array().into_iter().flatten().map(operation).collect()
 }
 
-/// The warnings of results that something may be left over.
-fn leftovers(results: &Value) -> Vec<Key> {
-    let namespaces = results["warnings"]["namespaces"].as_object();
-    let messages = namespaces.into_iter().flatten().filter_map(|(_, list)| list.as_array());
-    let texts = messages.flatten().filter_map(Value::as_str);
-    texts.filter_map(leftover).collect()
+/// The warnings of results about items.
+fn warnings(results: &Value) -> impl Iterator<Item = &str> {
+    let warnings = &results["warnings"];
+    let namespaces = warnings["namespaces"].as_object().into_iter().flatten();
+    let lists = namespaces.map(|(_, list)| list).chain([&warnings["cluster"]]);
+    lists.filter_map(Value::as_array).flatten().filter_map(Value::as_str)
 }
 
 /// Which action and item a warning is about that something may be left over.
@@ -288,9 +326,16 @@ mod tests {
     fn warnings_name_plugin_and_item() {
         let text = "pods/p: the server ended while the plugin f/x had this item, and the plugin is \
                     shown it again: what it had begun, if anything, may be left over";
-        let results = json!({"warnings": {"namespaces": {"n": [text, "pods/q: old", text]}}});
-        assert_eq!(leftovers(&results), [key("f/x", "pods/p"), key("f/x", "pods/p")]);
-        assert_eq!(leftovers(&json!({"errors": {"namespaces": {"n": [text]}}})), []);
+        assert_eq!(leftover(text), Some(key("f/x", "pods/p")));
+        assert_eq!(leftover("pods/q: old"), None);
+    }
+
+    #[test]
+    fn warnings_are_about_items_with_and_without_a_namespace() {
+        let told = json!({"namespaces": {"n": ["a", "b"], "m": ["c"]}, "cluster": ["d"]});
+        let found = |results: Value| warnings(&results).collect::<BTreeSet<_>>().len();
+        assert_eq!(found(json!({"warnings": told, "errors": told})), 4);
+        assert_eq!(found(json!({"errors": told})), 0);
     }
 
     #[test]
@@ -302,7 +347,9 @@ mod tests {
         for phase in ["WaitingForPluginOperations", "Finalizing"] {
             assert!(!standing(phase).is_at_items() && !standing(phase).is_over(), "{phase}");
         }
-        for phase in ["Completed", "Failed", "PartiallyFailed", "FailedValidation"] {
+        for phase in
+            ["Completed", "Failed", "PartiallyFailed", "FailedValidation", "Deleting", GONE]
+        {
             assert!(!standing(phase).is_at_items() && standing(phase).is_over(), "{phase}");
         }
     }

@@ -8,6 +8,7 @@
 mod check;
 mod evidence;
 mod gate;
+mod hunt;
 mod plan;
 mod report;
 mod round;
@@ -46,6 +47,10 @@ struct Args {
     /// Leave out a write to the journal, which must cost something: `note-begun` or `note-ended`
     #[arg(long, value_name = "POINT", value_parser = parse_sabotage)]
     sabotage: Option<Point>,
+
+    /// Delete one of the backups of each round while it runs
+    #[arg(long, conflicts_with = "sabotage")]
+    cut_short: bool,
 
     /// Where the randomness comes from: the same seed makes the same plan
     #[arg(long, default_value_t = 1)]
@@ -105,7 +110,8 @@ async fn run_until_asked_to_end(args: &Args) -> anyhow::Result<ExitCode> {
 
 async fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let world = World::set_up(args.sabotage).await?;
-    let mut planner = Planner::new(args.seed, args.sabotage, world.can_freeze());
+    let planner = Planner::new(args.seed, args.sabotage, world.can_freeze());
+    let mut planner = planner.cut_short(args.cut_short);
     let mut totals = Totals::default();
     let began = Instant::now();
     // A round that kills nobody is possible; many in a row mean that something else is wrong.

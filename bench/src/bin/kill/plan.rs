@@ -34,6 +34,10 @@ pub(crate) struct Plan {
     pub(crate) targets: Vec<Target>,
     /// The bucket is out of reach after the first kill, until the pods are thawed.
     pub(crate) without_bucket: bool,
+    /// The kills while its backups are deleted. None: they stay.
+    pub(crate) deletion: Option<Vec<Target>>,
+    /// One of its backups is to be deleted from the first kill on, while it runs.
+    pub(crate) cuts_short: bool,
 }
 
 /// Where in the life of a run a point is passed. A round goes through them in this order.
@@ -47,6 +51,8 @@ enum Stage {
     Operations,
     Commit,
     Over,
+    /// Backups are deleted when all runs are over.
+    Deletion,
 }
 
 fn stage(point: Point) -> Stage {
@@ -55,6 +61,8 @@ fn stage(point: Point) -> Stage {
         Point::BackupInProgress
         | Point::RestoreInProgress
         | Point::Attempt
+        | Point::CreateVolume
+        | Point::VolumeCreated
         | Point::RestoreOver => Stage::Start,
         Point::NoteBegun
         | Point::Begun
@@ -62,6 +70,8 @@ fn stage(point: Point) -> Stage {
         | Point::Frozen
         | Point::Execute
         | Point::Executed
+        | Point::CreateSnapshot
+        | Point::SnapshotCreated
         | Point::PostHook
         | Point::Thawed
         | Point::Keep
@@ -76,13 +86,21 @@ fn stage(point: Point) -> Stage {
         | Point::BackupCollected
         | Point::RestoreFilesWritten
         | Point::RestoreCollected => Stage::Files,
-        Point::OperationsWritten => Stage::Operations,
+        Point::UploadSnapshot | Point::SnapshotUploaded | Point::OperationsWritten => {
+            Stage::Operations
+        }
         Point::BackupFinalizing
+        | Point::VolumesSettled
         | Point::ArchiveReplaced
         | Point::ResultsWritten
         | Point::Commit
         | Point::Committed => Stage::Commit,
         Point::BackupOver | Point::JournalRemoved => Stage::Over,
+        Point::DeleteSnapshot
+        | Point::SnapshotDeleted
+        | Point::DeleteFiles
+        | Point::FilesDeleted
+        | Point::BackupRemoved => Stage::Deletion,
     }
 }
 
@@ -91,6 +109,12 @@ fn passings(point: Point) -> u32 {
     match point {
         Point::PreHook | Point::Frozen | Point::PostHook | Point::Thawed => 3,
         Point::Create | Point::Created => 6,
+        Point::CreateSnapshot
+        | Point::SnapshotCreated
+        | Point::UploadSnapshot
+        | Point::SnapshotUploaded
+        | Point::DeleteSnapshot
+        | Point::SnapshotDeleted => 4,
         Point::RestoreOver => 1,
         _ if stage(point) == Stage::Blocks => 10,
         _ => 2,
@@ -111,13 +135,20 @@ pub(crate) struct Planner {
     rounds: u32,
     sabotage: Option<Point>,
     can_freeze: bool,
+    cuts_short: bool,
     /// What was hit, or tried often enough.
     done: BTreeSet<Point>,
 }
 
 impl Planner {
     pub(crate) fn new(seed: u64, sabotage: Option<Point>, can_freeze: bool) -> Self {
-        Self { seed, rolled: 0, rounds: 0, sabotage, can_freeze, done: BTreeSet::new() }
+        let (cuts_short, done) = (false, BTreeSet::new());
+        Self { seed, rolled: 0, rounds: 0, sabotage, can_freeze, cuts_short, done }
+    }
+
+    /// Lets a backup of each round be deleted while it runs.
+    pub(crate) fn cut_short(self, cuts_short: bool) -> Self {
+        Self { cuts_short, ..self }
     }
 
     /// Says that a point was hit.
@@ -132,31 +163,46 @@ impl Planner {
         let without_bucket =
             self.sabotage.is_none() && self.can_freeze && number.is_multiple_of(16);
         let mut targets = if let Some(sabotage) = self.sabotage {
-            self.where_it_shows(sabotage)
+            self.where_it_shows(sabotage, number)
         } else if without_bucket {
             vec![Target::At(Point::Frozen, 1)]
         } else {
             self.through_a_life(number)
         };
         targets.truncate(most as usize);
-        Plan { number, targets, without_bucket }
+        // What a sabotaged server has done stays for whoever wants to look.
+        let deletion = self.sabotage.is_none().then(|| {
+            let is_left = targets.len() < most as usize;
+            is_left.then(|| self.of_deletion(number)).into_iter().collect()
+        });
+        // Without its bucket a backup is not deleted.
+        let cuts_short = self.cuts_short && !without_bucket;
+        Plan { number, targets, without_bucket, deletion, cuts_short }
     }
 
     /// Two kills before or in the blocks, one at the files, two behind, and now and then one at any
     /// time.
     fn through_a_life(&mut self, number: u32) -> Vec<Target> {
-        let first = match number % 3 {
-            0 => Target::After(LATEST.mul_f64(f64::from(self.below(1000)) / 1000.0)),
-            1 => self.pick(&[Stage::Start]),
-            _ => self.pick(&[Stage::Blocks]),
+        let first = match number % 4 {
+            0 => self.at_any_time(),
+            2 => self.pick(&[Stage::Blocks]),
+            _ => self.pick(&[Stage::Start]),
         };
-        let second = self.pick(&[Stage::Blocks, Stage::Thaw]);
+        let second = match number % 8 {
+            6 => Target::At(Point::SnapshotCreated, 1 + self.below(2)),
+            _ => self.pick(&[Stage::Blocks, Stage::Thaw]),
+        };
         let mut targets = vec![first];
         if matches!(second, Target::At(Point::NoteThawed, _)) {
             // Only somebody who is frozen is thawed.
             targets.push(Target::At(Point::Frozen, 1));
         }
         targets.push(second);
+        if matches!(second, Target::At(Point::SnapshotCreated, _)) {
+            // The next server takes back what it does not know: also there it can be killed.
+            let points = [Point::DeleteSnapshot, Point::SnapshotDeleted];
+            targets.push(Target::At(points[self.below(2) as usize], 1));
+        }
         let mut late = vec![
             self.pick(&[Stage::Files]),
             self.pick(&[Stage::Operations, Stage::Commit]),
@@ -168,6 +214,15 @@ impl Planner {
         targets
     }
 
+    /// A kill while backups are deleted, now and then at any time.
+    fn of_deletion(&mut self, number: u32) -> Target {
+        if number % 6 == 5 { self.at_any_time() } else { self.pick(&[Stage::Deletion]) }
+    }
+
+    fn at_any_time(&mut self) -> Target {
+        Target::After(LATEST.mul_f64(f64::from(self.below(1000)) / 1000.0))
+    }
+
     fn order(target: &Target) -> Stage {
         match target {
             Target::At(point, _) => stage(*point),
@@ -176,10 +231,14 @@ impl Planner {
     }
 
     /// Kills right behind what was left out.
-    fn where_it_shows(&mut self, sabotage: Point) -> Vec<Target> {
+    fn where_it_shows(&mut self, sabotage: Point, number: u32) -> Vec<Target> {
         match sabotage {
             Point::NoteEnded => {
                 let points = [Point::ArchiveUploaded, Point::FilesWritten];
+                points.map(|point| Target::At(point, 1)).to_vec()
+            }
+            _ if number.is_multiple_of(2) => {
+                let points = [Point::SnapshotCreated, Point::VolumeCreated];
                 points.map(|point| Target::At(point, 1)).to_vec()
             }
             _ if self.can_freeze => {
@@ -219,10 +278,14 @@ impl Planner {
 mod tests {
     use super::*;
 
-    fn points(planner: &mut Planner, rounds: usize) -> BTreeSet<Point> {
+    /// The points of so many kills.
+    fn points(planner: &mut Planner, kills: usize) -> BTreeSet<Point> {
         let mut points = BTreeSet::new();
-        for _ in 0..rounds {
-            for target in planner.round(100).targets {
+        let mut planned = 0;
+        while planned < kills {
+            let Plan { targets, deletion, .. } = planner.round(100);
+            for target in targets.into_iter().chain(deletion.into_iter().flatten()) {
+                planned += 1;
                 if let Target::At(point, _) = target {
                     planner.hit(point);
                     points.insert(point);
@@ -235,7 +298,7 @@ mod tests {
     #[test]
     fn every_point_is_planned_for_within_the_kills_of_ci() {
         for seed in 0..20 {
-            let found = points(&mut Planner::new(seed, None, true), 20);
+            let found = points(&mut Planner::new(seed, None, true), 120);
             let missing: Vec<_> = Point::ALL.iter().filter(|one| !found.contains(one)).collect();
             assert!(missing.is_empty(), "seed {seed}: {missing:?}");
         }
@@ -243,7 +306,7 @@ mod tests {
 
     #[test]
     fn nobody_is_frozen_where_nobody_can_be() {
-        let found = points(&mut Planner::new(1, None, false), 40);
+        let found = points(&mut Planner::new(1, None, false), 200);
         assert!(found.iter().all(|&point| !needs_freeze(point)), "{found:?}");
     }
 
@@ -261,17 +324,50 @@ mod tests {
     fn a_round_follows_the_life_of_a_run_and_has_no_more_kills_than_are_wanted() {
         let mut planner = Planner::new(3, None, true);
         for _ in 0..40 {
-            let targets = planner.round(5).targets;
-            assert!((1..=5).contains(&targets.len()), "{targets:?}");
-            let late = targets.get(2..).unwrap_or_default();
+            let Plan { targets, deletion, .. } = planner.round(6);
+            let deletion = deletion.unwrap();
+            assert!(!targets.is_empty() && targets.len() + deletion.len() <= 6, "{targets:?}");
+            let is_late = |target: &Target| {
+                matches!(target, Target::After(_)) || Planner::order(target) == Stage::Deletion
+            };
+            assert!(deletion.iter().all(is_late), "{deletion:?}");
+            let is_of_life = |target: &&Target| Planner::order(target) != Stage::Deletion;
+            let late = targets.iter().skip(2).filter(is_of_life);
             assert!(late.is_sorted_by_key(Planner::order), "{targets:?}");
-            if let Some(at) =
-                targets.iter().position(|one| matches!(one, Target::At(Point::NoteThawed, _)))
-            {
-                assert_eq!(targets[at - 1], Target::At(Point::Frozen, 1));
+            for pair in targets.windows(2) {
+                match pair[1] {
+                    Target::At(Point::NoteThawed, _) => {
+                        assert_eq!(pair[0], Target::At(Point::Frozen, 1));
+                    }
+                    Target::At(Point::DeleteSnapshot | Point::SnapshotDeleted, _) => {
+                        let is_taken = matches!(pair[0], Target::At(Point::SnapshotCreated, _));
+                        assert!(is_taken, "{targets:?}");
+                    }
+                    _ => {}
+                }
             }
         }
-        assert_eq!(planner.round(1).targets.len(), 1);
+        let last = planner.round(1);
+        assert_eq!((last.targets.len(), last.deletion), (1, Some(Vec::new())));
+    }
+
+    #[test]
+    fn backups_are_cut_short_on_demand_and_with_their_bucket() {
+        let mut planner = Planner::new(1, None, true).cut_short(true);
+        for _ in 0..20 {
+            let plan = planner.round(6);
+            assert_ne!(plan.cuts_short, plan.without_bucket, "{plan:?}");
+        }
+        assert!(!Planner::new(1, None, true).round(6).cuts_short);
+    }
+
+    #[test]
+    fn what_is_sabotaged_is_not_deleted() {
+        let mut planner = Planner::new(1, Some(Point::NoteBegun), true);
+        for _ in 0..4 {
+            let Plan { targets, deletion, .. } = planner.round(4);
+            assert_eq!((targets.len(), deletion), (2, None));
+        }
     }
 
     #[test]

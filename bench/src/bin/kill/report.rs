@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use bowline_engine::point::Point;
 use serde_json::{Value, json};
 
-use crate::check::{self, Run};
+use crate::check::{self, Deletion, Run};
 
 /// How many findings are told.
 const TOLD: usize = 50;
@@ -20,6 +20,8 @@ pub(crate) struct Totals {
     pub(crate) points: BTreeSet<Point>,
     pub(crate) rounds: u32,
     pub(crate) runs: u32,
+    /// Backups that were to be deleted.
+    pub(crate) deletions: u32,
     pub(crate) seconds: u64,
     pub(crate) lost: Vec<String>,
     pub(crate) doubled: Vec<String>,
@@ -34,6 +36,13 @@ impl Totals {
         self.lost.extend(check::lost(run));
         self.doubled.extend(check::doubled(run));
         self.unfinished.extend(check::unfinished(run));
+    }
+
+    /// Adds what became of a backup that was to be deleted.
+    pub(crate) fn add_deletion(&mut self, deletion: &Deletion) {
+        self.deletions += 1;
+        self.lost.extend(check::left(deletion));
+        self.unfinished.extend(check::undeleted(deletion));
     }
 
     pub(crate) fn is_clean(&self) -> bool {
@@ -69,6 +78,7 @@ impl Totals {
             "points_missed": self.missed(),
             "rounds": self.rounds,
             "runs": self.runs,
+            "deletions": self.deletions,
             "seconds": self.seconds,
             "lost": self.lost.len(),
             "doubled": self.doubled.len(),
@@ -88,6 +98,7 @@ impl Totals {
             ("kills", format!("{}, {} of them at random times", self.kills, self.random)),
             ("points", points),
             ("runs", format!("{} in {} rounds, {} s", self.runs, self.rounds, self.seconds)),
+            ("deletions", self.deletions.to_string()),
             ("lost", self.lost.len().to_string()),
             ("doubled", self.doubled.len().to_string()),
             ("frozen", self.frozen.len().to_string()),
@@ -120,10 +131,18 @@ mod tests {
         assert_eq!([&json["kills"], &json["points"], &json["runs"]], [3, 1, 1]);
         assert_eq!(json["points_missed"].as_array().unwrap().len(), Point::ALL.len() - 1);
 
+        totals.add_deletion(&Deletion::default());
+        assert!(totals.is_clean());
+        let uploads = vec!["s".to_owned()];
+        totals.add_deletion(&Deletion { uploads, is_there: true, ..Deletion::default() });
+        let json = totals.json();
+        let figures = [&json["deletions"], &json["lost"], &json["unfinished"]];
+        assert_eq!(figures, [2, 1, 1]);
+
         totals.add(&Run { phase: "Failed".into(), name: "r".into(), ..Run::default() });
         assert!(!totals.is_clean());
-        assert_eq!(totals.json()["unfinished"], 1);
+        assert_eq!(totals.json()["unfinished"], 2);
         let table = totals.table();
-        assert!(table.contains("unfinished 1") && table.contains("r is Failed"), "{table}");
+        assert!(table.contains("unfinished 2") && table.contains("r is Failed"), "{table}");
     }
 }

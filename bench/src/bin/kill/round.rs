@@ -1,18 +1,21 @@
 //! One round: runs are begun, servers are killed over them until the plan is through, and then it is
-//! looked at what that has cost.
+//! looked at what that has cost. In the end the backups are deleted, and servers are killed over that.
 
-use std::os::unix::process::ExitStatusExt as _;
 use std::time::Duration;
 
 use anyhow::bail;
+use bowline_api::DeleteBackupRequest;
+use bowline_api::delete_backup_request::DeleteBackupRequestPhase as Phase;
+use kube::api::ListParams;
 use tokio::time::Instant;
 
 use crate::check;
-use crate::evidence::{Kind, Standing, Subject};
+use crate::evidence::{Kind, Standing, Subject, volumes};
+use crate::hunt::{Hunt, Waited, wait};
 use crate::plan::{Plan, Planner, Target};
 use crate::report::Totals;
 use crate::say;
-use crate::world::{APPS, LOOK, Server, World};
+use crate::world::{APPS, LOOK, World};
 
 /// How long one server may take to bring all runs to their ends.
 const LIFE_LIMIT: Duration = Duration::from_mins(2);
@@ -22,28 +25,6 @@ const THAW_LIMIT: Duration = Duration::from_mins(1);
 const JOURNAL_LIMIT: Duration = Duration::from_secs(20);
 /// How many kills a run is sure to survive while its items are worked on.
 const SURVIVED: usize = 3;
-/// What a process is killed with.
-const SIGKILL: i32 = 9;
-
-/// How waiting for a server ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Waited {
-    /// It was killed.
-    Died,
-    /// What was waited for has come.
-    Done,
-    /// It has not, in all that time.
-    Late,
-}
-
-/// What a server is waited for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum For {
-    /// The ends of all runs, and of their journals.
-    Ends,
-    /// The last item of all runs.
-    Items,
-}
 
 struct Round<'a> {
     world: &'a World,
@@ -61,6 +42,7 @@ pub(crate) async fn run(
 ) -> anyhow::Result<()> {
     let mut round = Round::begin(world, plan.number).await?;
     let mut targets = plan.targets.iter().copied();
+    let mut hunt = Hunt { world, planner, totals, limit: LIFE_LIMIT };
     let mut kills = 0;
     loop {
         let standings = round.standings().await?;
@@ -74,61 +56,111 @@ pub(crate) async fn run(
         if !is_safe && targets.len() > 0 {
             // It must get beyond the items before it can be killed again.
             let mut server = world.start(None)?;
-            match round.wait(&mut server, For::Items, LIFE_LIMIT).await? {
-                Waited::Done => totals.random += 1,
+            let are_through =
+                async || Ok(!round.standings().await?.iter().any(Standing::is_at_items));
+            match wait(world, &mut server, LIFE_LIMIT, are_through).await? {
+                Waited::Done => hunt.count_random(),
                 how => bail!("runs do not get beyond their items: {how:?}"),
             }
             server.kill()?;
         } else if let Some(target) = targets.next() {
-            let mut server = world.start(Some(target))?;
-            let limit = match target {
-                Target::At(..) => LIFE_LIMIT,
-                Target::After(time) => time,
-            };
-            match (round.wait(&mut server, For::Ends, limit).await?, target) {
-                (Waited::Died, Target::At(point, _)) => {
-                    planner.hit(point);
-                    totals.points.insert(point);
-                }
-                (Waited::Late, Target::After(_)) => {
-                    server.kill()?;
-                    totals.random += 1;
-                }
+            let mut over_since = None;
+            let are_over = async || round.are_over(&mut over_since).await;
+            if !hunt.kill(target, are_over).await? {
                 // It was not passed any more.
-                _ => break,
+                break;
             }
         } else {
-            let mut server = world.start(None)?;
-            round.wait(&mut server, For::Ends, LIFE_LIMIT).await?;
+            round.bring_to_ends().await?;
             break;
         }
         kills += 1;
-        totals.kills += 1;
         for subject in &mut round.subjects {
             subject.note_recorded(world)?;
         }
         if plan.without_bucket && kills == 1 {
-            round.thaw_without_bucket(totals).await?;
+            round.thaw_without_bucket(hunt.totals).await?;
+        }
+        if plan.cuts_short && kills == 1 {
+            round.cut_short().await?;
         }
     }
-    round.conclude(totals).await
+    let told = hunt.totals.findings().count();
+    let doomed = round.conclude(hunt.totals).await?;
+    if let Some(targets) = &plan.deletion {
+        delete(&mut hunt, targets, &doomed).await?;
+    }
+    totals.rounds += 1;
+    if totals.findings().count() > told {
+        say(format_args!("{}the log is {}", totals.table(), world.log().display()));
+    }
+    Ok(())
+}
+
+/// A backup that is to be deleted.
+struct Doomed {
+    name: String,
+    app: String,
+    /// Whether that was asked for before.
+    is_asked_for: bool,
+    notices: Vec<String>,
+}
+
+/// Deletes backups, and adds up what is left of them.
+async fn delete(hunt: &mut Hunt<'_>, targets: &[Target], all: &[Doomed]) -> anyhow::Result<()> {
+    let world = hunt.world;
+    for doomed in all.iter().filter(|doomed| !doomed.is_asked_for) {
+        world.delete(&doomed.name).await?;
+    }
+    let mut is_over = false;
+    for &target in targets {
+        is_over |= !hunt.kill(target, async || are_answered(world).await).await?;
+    }
+    if !is_over {
+        let mut server = world.start(None)?;
+        wait(world, &mut server, LIFE_LIMIT, async || are_answered(world).await).await?;
+    }
+    for Doomed { name, app, notices, .. } in all {
+        hunt.totals.add_deletion(&volumes::deletion(world, name, app, notices).await?);
+    }
+    Ok(())
+}
+
+/// Whether all requests for deletions are fulfilled, or refused.
+async fn are_answered(world: &World) -> anyhow::Result<bool> {
+    let requests = world.api::<DeleteBackupRequest>().list(&ListParams::default()).await?;
+    let is_answered = |request: DeleteBackupRequest| {
+        request.status.and_then(|status| status.phase) == Some(Phase::Processed)
+    };
+    Ok(requests.items.into_iter().all(is_answered))
 }
 
 impl<'a> Round<'a> {
     /// Begins runs: nobody works on them yet.
     async fn begin(world: &'a World, number: u32) -> anyhow::Result<Self> {
         let noted = world.notes().iter().map(|(_, lines)| lines.len()).collect();
+        let before = volumes::all_made(&world.disks)?;
         let mut subjects = Vec::new();
+        let mut add = |kind, name, uid, namespace| {
+            subjects.push(Subject {
+                kind,
+                name,
+                uid,
+                namespace,
+                recorded: None,
+                settled: None,
+                before: before.clone(),
+                is_cut_short: false,
+            });
+        };
         for app in APPS {
             let name = format!("{app}-{number}");
             let uid = world.back_up(&name, app).await?;
-            let (kind, namespace) = (Kind::Backup, app.to_owned());
-            subjects.push(Subject { kind, name, uid, namespace, recorded: None });
+            add(Kind::Backup, name, uid, app.to_owned());
         }
         let name = format!("app-copy-{number}");
         let uid = world.restore(&name, &name).await?;
-        let (kind, namespace) = (Kind::Restore, name.clone());
-        subjects.push(Subject { kind, name, uid, namespace, recorded: None });
+        add(Kind::Restore, name.clone(), uid, name);
         Ok(Self { world, subjects, noted })
     }
 
@@ -140,40 +172,31 @@ impl<'a> Round<'a> {
         Ok(standings)
     }
 
-    /// Waits for something while a server runs.
-    async fn wait(
-        &self,
-        server: &mut Server,
-        what: For,
-        limit: Duration,
-    ) -> anyhow::Result<Waited> {
-        let deadline = Instant::now() + limit;
-        let mut over_since = None;
-        loop {
-            if let Some(status) = server.ended()? {
-                if status.signal() != Some(SIGKILL) {
-                    let log = self.world.log();
-                    bail!("the server ended by itself, {status}; see {}", log.display());
-                }
-                return Ok(Waited::Died);
-            }
-            let standings = self.standings().await?;
-            let is_done = match what {
-                For::Items => !standings.iter().any(Standing::is_at_items),
-                For::Ends if standings.iter().all(Standing::is_over) => {
-                    let since = *over_since.get_or_insert_with(Instant::now);
-                    since.elapsed() > JOURNAL_LIMIT || self.world.journals().await?.is_empty()
-                }
-                For::Ends => false,
-            };
-            if is_done && server.ended()?.is_none() {
-                return Ok(Waited::Done);
-            }
-            if Instant::now() >= deadline {
-                return Ok(Waited::Late);
-            }
-            tokio::time::sleep(LOOK).await;
+    /// Whether all runs have ended, and their journals. Those are not waited for without end.
+    async fn are_over(&self, over_since: &mut Option<Instant>) -> anyhow::Result<bool> {
+        if !self.standings().await?.iter().all(Standing::is_over) {
+            return Ok(false);
         }
+        let since = *over_since.get_or_insert_with(Instant::now);
+        Ok(since.elapsed() > JOURNAL_LIMIT || self.world.journals().await?.is_empty())
+    }
+
+    /// Lets a server bring all runs to their ends.
+    async fn bring_to_ends(&self) -> anyhow::Result<()> {
+        let mut server = self.world.start(None)?;
+        let mut over_since = None;
+        let are_over = async || self.are_over(&mut over_since).await;
+        wait(self.world, &mut server, LIFE_LIMIT, are_over).await.map(drop)
+    }
+
+    /// Asks for the first backup to be deleted, unless it is over.
+    async fn cut_short(&mut self) -> anyhow::Result<()> {
+        let Some(first) = self.subjects.first_mut() else { return Ok(()) };
+        if !first.standing(self.world).await?.is_over() {
+            self.world.delete(&first.name).await?;
+            first.is_cut_short = true;
+        }
+        Ok(())
     }
 
     /// Pods that are frozen now.
@@ -206,26 +229,33 @@ impl<'a> Round<'a> {
         totals.frozen.extend(left.iter().map(|pod| format!("without the bucket {pod}")));
         self.world.gate.open();
         self.world.until_available().await?;
-        self.wait(&mut server, For::Ends, LIFE_LIMIT).await?;
-        Ok(())
+        let mut over_since = None;
+        let are_over = async || self.are_over(&mut over_since).await;
+        wait(self.world, &mut server, LIFE_LIMIT, are_over).await.map(drop)
     }
 
-    /// Adds up what the round has cost.
-    async fn conclude(self, totals: &mut Totals) -> anyhow::Result<()> {
-        let told = totals.findings().count();
+    /// Adds up what the round has cost. Returns the backups, which are to be deleted.
+    async fn conclude(self, totals: &mut Totals) -> anyhow::Result<Vec<Doomed>> {
+        let mut doomed = Vec::new();
         let journals = self.world.journals().await?;
         for subject in &self.subjects {
-            let run = subject.evidence(self.world).await?;
-            totals.add(&run);
+            let Subject { kind, name, namespace, is_cut_short, .. } = subject;
+            let mut notices = Vec::new();
+            // Of one that was cut short nothing is left to look at.
+            if !is_cut_short {
+                let run = subject.evidence(self.world).await?;
+                totals.add(&run);
+                notices = run.notices;
+            }
             if journals.contains(&subject.uid) {
-                totals.unfinished.push(format!("{} has left its journal", run.name));
+                totals.unfinished.push(format!("{name} has left its journal"));
+            }
+            if *kind == Kind::Backup {
+                let (name, app, is_asked_for) = (name.clone(), namespace.clone(), *is_cut_short);
+                doomed.push(Doomed { name, app, is_asked_for, notices });
             }
         }
         totals.frozen.extend(self.frozen());
-        totals.rounds += 1;
-        if totals.findings().count() > told {
-            say(format_args!("{}the log is {}", totals.table(), self.world.log().display()));
-        }
-        Ok(())
+        Ok(doomed)
     }
 }

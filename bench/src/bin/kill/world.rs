@@ -1,6 +1,8 @@
 //! What the server works on: a control plane, a node with pods that can be frozen, a bucket behind a
 //! gate, and applications whose items plugins work on in the background.
 
+mod app;
+
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -8,10 +10,14 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use bowline_api::location::LocationPhase;
-use bowline_api::{Backup, BackupStorageLocation, Restore, label};
+use bowline_api::{
+    Backup, BackupStorageLocation, DeleteBackupRequest, Restore, VolumeSnapshotLocation, label,
+};
 use bowline_engine::point::Point;
 use bowline_testbed::{Bed, ControlPlane, Node, S3, apply, fixture, node, s3};
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, PersistentVolumeClaim, Pod, Secret};
+use k8s_openapi::api::core::v1::{
+    ConfigMap, Namespace, PersistentVolume, PersistentVolumeClaim, Pod, Secret,
+};
 use kube::api::{ListParams, PostParams};
 use kube::core::NamespaceResourceScope;
 use kube::{Api, Client, Resource};
@@ -23,6 +29,7 @@ use tokio::time::Instant;
 use crate::gate::Gate;
 use crate::plan::Target;
 use crate::say;
+pub(crate) use app::{Volume, contents, volumes_of};
 
 /// Where the server works.
 const NAMESPACE: &str = "velero";
@@ -31,8 +38,11 @@ const BUCKET: &str = "kills";
 pub(crate) const APPS: [&str; 2] = ["app-left", "app-right"];
 /// The application that is restored in each round, from a backup of the same name.
 pub(crate) const BASE: &str = "app-base";
-/// How long an operation takes, in milliseconds.
-const OPERATION: u32 = 700;
+/// The location of snapshots.
+const DISKS: &str = "disks";
+/// How long taking a snapshot and uploading it take, in milliseconds.
+const SNAPSHOT: u32 = 50;
+const UPLOAD: u32 = 300;
 /// How long anything may take before the first kill.
 const SET_UP_LIMIT: Duration = Duration::from_mins(3);
 /// How often something is looked at that is waited for.
@@ -44,6 +54,8 @@ pub(crate) struct World {
     pub(crate) gate: Gate,
     /// The bucket, as a folder.
     pub(crate) bucket: PathBuf,
+    /// The volumes and snapshots of the plugin, as a folder: see the README of the fixture plugins.
+    pub(crate) disks: PathBuf,
     /// Where plugins note their calls.
     pub(crate) calls: PathBuf,
     /// Where pods note that they are frozen and thawed, if there can be such pods.
@@ -87,6 +99,7 @@ impl World {
             client: plane.client().await?,
             gate,
             bucket,
+            disks: folder.join(DISKS),
             calls: folder.join("state/calls"),
             notes,
             sabotage,
@@ -113,7 +126,7 @@ impl World {
         Api::namespaced(self.client.clone(), NAMESPACE)
     }
 
-    /// Installs the definitions, the location and the applications.
+    /// Installs the definitions, the locations and the applications.
     async fn fill(&self) -> anyhow::Result<()> {
         for definition in bowline_api::crds::all() {
             apply::apply(&self.client, serde_json::to_value(definition)?).await?;
@@ -136,13 +149,26 @@ impl World {
             },
         }});
         self.create(&self.api::<BackupStorageLocation>(), location).await?;
+        let location = json!({"metadata": {"name": DISKS}, "spec": {
+            "provider": "fixture.bowline.io/vs-v2",
+            "config": {
+                "root": self.disks,
+                "snapshot-ms": SNAPSHOT.to_string(), "upload-ms": UPLOAD.to_string(),
+            },
+        }});
+        self.create(&self.api::<VolumeSnapshotLocation>(), location).await?;
         for app in APPS {
             self.deploy(app, self.notes.as_deref()).await?;
         }
         self.deploy(BASE, None).await?;
         for app in APPS {
-            for pod in hooked(app) {
+            for pod in app::hooked(app) {
                 self.until_ready(app, &pod).await?;
+            }
+        }
+        for app in APPS.into_iter().chain([BASE]) {
+            for volume in volumes_of(app, false) {
+                self.until_bound(app, &volume).await?;
             }
         }
         Ok(())
@@ -153,30 +179,32 @@ impl World {
         let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), app);
         let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), app);
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), app);
-        for name in maps_of(app) {
+        let volumes: Api<PersistentVolume> = Api::all(self.client.clone());
+        for name in app::maps_of(app) {
             self.create(&maps, json!({"metadata": {"name": name}, "data": {"k": "v"}})).await?;
         }
-        for name in claims_of(app) {
-            let changed = format!("configmaps/{app}/{}", maps_of(app)[0]);
-            let claim = json!({
-                "metadata": {"name": name, "annotations": {
-                    "fixture.bowline.io/do": format!("operation={OPERATION}"),
-                    "fixture.bowline.io/post-operation": changed,
-                }},
-                "spec": {
-                    "accessModes": ["ReadWriteOnce"],
-                    "resources": {"requests": {"storage": "1Mi"}},
-                },
-            });
-            self.create(&claims, claim).await?;
+        for volume in volumes_of(app, notes.is_some()) {
+            let folder = self.disks.join("volumes").join(&volume.name);
+            std::fs::create_dir_all(&folder).context("cannot make a volume")?;
+            std::fs::write(folder.join(app::DATA), &volume.name).context("cannot fill a volume")?;
+            self.create(&volumes, app::persistent_volume(app, &volume)).await?;
         }
-        self.create(&pods, idle_pod(app)).await?;
+        for name in app::claims_of(app) {
+            self.create(&claims, app::claim(app, &name)).await?;
+        }
+        self.create(&pods, app::idle_pod(app)).await?;
         if let Some(notes) = notes {
-            for name in hooked(app) {
-                self.create(&pods, hooked_pod(&name, notes)).await?;
+            for name in app::hooked(app) {
+                self.create(&pods, app::hooked_pod(app, &name, notes)).await?;
             }
         }
         Ok(())
+    }
+
+    /// Whether a volume of the plugin has what was in another.
+    pub(crate) fn has_data_of(&self, id: &str, volume: &Volume) -> bool {
+        let data = std::fs::read_to_string(self.disks.join("volumes").join(id).join(app::DATA));
+        data.is_ok_and(|data| data == volume.name)
     }
 
     /// Creates an object. A new namespace needs a moment before it takes pods.
@@ -214,6 +242,20 @@ impl World {
         }
         ensure!(!self.can_freeze(), "the pod {app}/{pod} does not run");
         Ok(())
+    }
+
+    async fn until_bound(&self, app: &str, volume: &Volume) -> anyhow::Result<()> {
+        let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), app);
+        let Some(claim) = &volume.claim else { return Ok(()) };
+        let deadline = Instant::now() + SET_UP_LIMIT;
+        while Instant::now() < deadline {
+            let status = claims.get(claim).await?.status.unwrap_or_default();
+            if status.phase.as_deref() == Some("Bound") {
+                return Ok(());
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        bail!("the claim {app}/{claim} is not bound");
     }
 
     /// Waits until a server says that the bucket can be used. Until then backups are refused.
@@ -260,7 +302,11 @@ impl World {
 
     /// Creates a Backup of a namespace. Returns its uid.
     pub(crate) async fn back_up(&self, name: &str, namespace: &str) -> anyhow::Result<String> {
-        let spec = json!({"includedNamespaces": [namespace], "snapshotVolumes": false});
+        let spec = json!({
+            "includedNamespaces": [namespace],
+            "snapshotVolumes": true,
+            "volumeSnapshotLocations": [DISKS],
+        });
         let backup = json!({"metadata": {"name": name}, "spec": spec});
         let created = self.create(&self.api::<Backup>(), backup).await?;
         created.metadata.uid.context("a Backup without a uid")
@@ -272,6 +318,12 @@ impl World {
         let restore = json!({"metadata": {"name": name}, "spec": spec});
         let created = self.create(&self.api::<Restore>(), restore).await?;
         created.metadata.uid.context("a Restore without a uid")
+    }
+
+    /// Asks for a Backup to be deleted, by a request of the same name.
+    pub(crate) async fn delete(&self, backup: &str) -> anyhow::Result<()> {
+        let request = json!({"metadata": {"name": backup}, "spec": {"backupName": backup}});
+        self.create(&self.api::<DeleteBackupRequest>(), request).await.map(drop)
     }
 
     /// The uids of runs that have a journal.
@@ -295,7 +347,7 @@ impl World {
     /// What the pods have noted: their names and lines.
     pub(crate) fn notes(&self) -> Vec<(String, Vec<String>)> {
         let Some(notes) = &self.notes else { return Vec::new() };
-        let pods = APPS.into_iter().flat_map(hooked);
+        let pods = APPS.into_iter().flat_map(app::hooked);
         pods.map(|pod| {
             let text = std::fs::read_to_string(notes.join(&pod)).unwrap_or_default();
             let lines = text.lines().map(str::to_owned).collect();
@@ -351,73 +403,4 @@ impl Drop for Server {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
-}
-
-/// The pods of an application that can be frozen. Their names are unique, as those of their notes.
-fn hooked(app: &str) -> Vec<String> {
-    (1..=2).map(|number| format!("{app}-db-{number}")).collect()
-}
-
-fn claims_of(app: &str) -> Vec<String> {
-    (1..=4).map(|number| format!("{app}-claim-{number}")).collect()
-}
-
-fn maps_of(app: &str) -> Vec<String> {
-    (1..=3).map(|number| format!("{app}-map-{number}")).collect()
-}
-
-/// What is in an application, as `<resource>/<name>`.
-pub(crate) fn contents(app: &str, with_hooked: bool) -> Vec<String> {
-    let of = |resource: &str, names: Vec<String>| {
-        names.into_iter().map(|name| format!("{resource}/{name}")).collect::<Vec<_>>()
-    };
-    let mut all = of("persistentvolumeclaims", claims_of(app));
-    all.extend(of("configmaps", maps_of(app)));
-    all.push(format!("pods/{app}-idle"));
-    if with_hooked {
-        all.extend(of("pods", hooked(app)));
-    }
-    all
-}
-
-/// A pod that never runs, with a volume, so that it is backed up in one block with its claim.
-fn idle_pod(app: &str) -> Value {
-    json!({
-        "metadata": {
-            "name": format!("{app}-idle"),
-            "annotations": {"fixture.bowline.io/do": format!("operation={OPERATION}")},
-        },
-        "spec": {
-            "schedulerName": "nobody",
-            "containers": [{
-                "name": "main", "image": node::IMAGE,
-                "volumeMounts": [{"name": "data", "mountPath": "/data"}],
-            }],
-            "volumes": [{
-                "name": "data",
-                "persistentVolumeClaim": {"claimName": claims_of(app)[0]},
-            }],
-        },
-    })
-}
-
-/// A pod whose hooks note that it is frozen and thawed.
-fn hooked_pod(name: &str, notes: &Path) -> Value {
-    let hook = |word: &str| json!(["/bin/sh", "-c", format!("echo {word} >> /notes/{name}")]);
-    json!({
-        "metadata": {"name": name, "annotations": {
-            "fixture.bowline.io/do": format!("sleep=50,operation={OPERATION}"),
-            "pre.hook.backup.velero.io/command": hook("freeze").to_string(),
-            "post.hook.backup.velero.io/command": hook("thaw").to_string(),
-        }},
-        "spec": {
-            "terminationGracePeriodSeconds": 0,
-            "containers": [{
-                "name": "main", "image": node::IMAGE, "imagePullPolicy": "Never",
-                "command": ["sleep", "100000"],
-                "volumeMounts": [{"name": "notes", "mountPath": "/notes"}],
-            }],
-            "volumes": [{"name": "notes", "hostPath": {"path": notes}}],
-        },
-    })
 }

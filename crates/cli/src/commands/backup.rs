@@ -1,19 +1,20 @@
-//! `bowline backup`: make backups, and look at those that there are.
+//! `bowline backup`: make backups, look at those that there are, and delete them.
 
 mod create;
+mod delete;
 mod describe;
 mod download;
 mod get;
 mod logs;
 
-use bowline_api::{Backup, BackupPhase};
+use bowline_api::{Backup, BackupPhase, VolumePluginBackup};
 
 use crate::args::InstallationArgs;
 use crate::cancel;
 use crate::exit::Exit;
 use crate::run::{Operations, Run, Stage, Summary};
 
-/// Make backups, and look at those that there are
+/// Make backups, look at those that there are, and delete them
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -31,6 +32,7 @@ enum Command {
     Describe(describe::Args),
     Logs(logs::Args),
     Download(download::Args),
+    Delete(delete::Args),
     /// Stop backups that wait or run
     ///
     /// Nothing new is begun, frozen pods are thawed, and operations of plugins are told to stop. The
@@ -46,6 +48,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
         Command::Describe(command) => describe::run(command, &installation).await,
         Command::Logs(command) => logs::run(command, &installation).await,
         Command::Download(command) => download::run(command, &installation).await,
+        Command::Delete(command) => delete::run(command, &installation).await,
         Command::Cancel(command) => cancel::run::<Backup>(command, &installation).await,
     }
 }
@@ -58,6 +61,8 @@ pub(crate) fn phase(backup: &Backup) -> BackupPhase {
 
 impl Run for Backup {
     const PARTICIPLE: &'static str = "backed up";
+
+    type Report = VolumePluginBackup;
 
     fn summary(&self) -> Summary {
         let status = self.status.clone().unwrap_or_default();

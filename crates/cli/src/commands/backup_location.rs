@@ -7,7 +7,6 @@ mod set;
 
 use anyhow::bail;
 use bowline_api::BackupStorageLocation;
-use k8s_openapi::api::core::v1::SecretKeySelector;
 use kube::ResourceExt;
 
 use crate::args::InstallationArgs;
@@ -43,16 +42,6 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
     }
 }
 
-/// Reads `SECRET=KEY`.
-fn credential(text: &str) -> Result<SecretKeySelector, String> {
-    match text.split_once('=') {
-        Some((secret, key)) if !secret.is_empty() && !key.is_empty() && !key.contains(',') => {
-            Ok(SecretKeySelector { name: secret.to_owned(), key: key.to_owned(), optional: None })
-        }
-        _ => Err("expected one SECRET=KEY".to_owned()),
-    }
-}
-
 /// There is one default at most. Which one is a decision of the user's.
 async fn check_no_other_default(installation: &Installation, name: &str) -> anyhow::Result<()> {
     let locations: Vec<BackupStorageLocation> = listing::find(installation, &[], None).await?;
@@ -66,18 +55,4 @@ async fn check_no_other_default(installation: &Installation, name: &str) -> anyh
         bail!("location `{other}` is the default already; first say {hint}");
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_credential_is_one_key_of_one_secret() {
-        let selector = credential("cloud=key.json").unwrap();
-        assert_eq!((selector.name.as_str(), selector.key.as_str()), ("cloud", "key.json"));
-        for bad in ["", "cloud", "=key", "cloud=", "a=b,c=d"] {
-            assert!(credential(bad).is_err(), "{bad}");
-        }
-    }
 }

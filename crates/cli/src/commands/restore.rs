@@ -6,7 +6,7 @@ mod describe;
 mod get;
 mod logs;
 
-use bowline_api::{Backup, Restore, RestorePhase};
+use bowline_api::{Backup, Restore, RestorePhase, VolumePluginRestore};
 
 use crate::args::InstallationArgs;
 use crate::cancel;
@@ -60,6 +60,8 @@ fn phase(restore: &Restore) -> RestorePhase {
 
 impl Run for Restore {
     const PARTICIPLE: &'static str = "restored";
+
+    type Report = VolumePluginRestore;
 
     fn summary(&self) -> Summary {
         let status = self.status.clone().unwrap_or_default();

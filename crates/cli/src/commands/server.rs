@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use bowline_api::snapshot_type::SnapshotType;
 use bowline_server::{Options, Priorities, log, metrics};
 use kube::Client;
 
@@ -101,6 +102,15 @@ pub(crate) struct Args {
           require_equals = true, default_missing_value = "true", value_parser = flags::boolean)]
     default_snapshot_move_data: bool,
 
+    /// What becomes of snapshots of volumes if neither the backup nor the snapshot location says
+    #[arg(long, value_name = "TYPE", default_value = "auto",
+          value_parser = flags::snapshot_type())]
+    default_snapshot_type: SnapshotType,
+
+    /// How many snapshots of volumes are uploaded at a time, of all backups
+    #[arg(long, value_name = "COUNT", default_value = "4", value_parser = count)]
+    snapshot_upload_concurrency: usize,
+
     /// The label that groups volumes whose snapshots are taken together
     #[arg(long, value_name = "LABEL", default_value = bowline_api::label::VOLUME_GROUP)]
     volume_group_snapshot_label_key: String,
@@ -182,6 +192,8 @@ fn options(args: Args) -> Options {
         identity: args.identity.unwrap_or(defaults.identity),
         default_volumes_to_fs_backup: args.default_volumes_to_fs_backup,
         default_snapshot_move_data: args.default_snapshot_move_data,
+        default_snapshot_type: args.default_snapshot_type,
+        snapshot_upload_concurrency: args.snapshot_upload_concurrency,
         default_volume_snapshot_locations: args
             .default_volume_snapshot_locations
             .map(|ByProvider(locations)| locations)
@@ -263,6 +275,8 @@ mod tests {
             "--default-volumes-to-fs-backup",
             "--default-snapshot-move-data=false",
             "--default-volume-snapshot-locations=aws:a,example.io/b:c",
+            "--default-snapshot-type=local",
+            "--snapshot-upload-concurrency=9",
             "--backup-sync-period",
             "0s",
             "--metrics-address=127.0.0.1:9000",
@@ -273,6 +287,8 @@ mod tests {
         assert!(options.default_volumes_to_fs_backup && !options.default_snapshot_move_data);
         let locations = &options.default_volume_snapshot_locations;
         assert_eq!((locations["aws"].as_str(), locations["example.io/b"].as_str()), ("a", "c"));
+        assert_eq!(options.default_snapshot_type, SnapshotType::Local);
+        assert_eq!(options.snapshot_upload_concurrency, 9);
         assert!(options.backup_sync_period.is_zero());
         assert_eq!(options.metrics_address.to_string(), "127.0.0.1:9000");
         assert_eq!(parsed(&["--metrics-address="]).metrics_address, metrics::Address::Off);
@@ -288,6 +304,8 @@ mod tests {
             "--default-backup-ttl=0s",
             "--backup-sync-period=-1s",
             "--default-volume-snapshot-locations=aws",
+            "--default-snapshot-type=remote",
+            "--snapshot-upload-concurrency=0",
             "--log-level=loud",
             "--log-format=xml",
             "--download-address=here",

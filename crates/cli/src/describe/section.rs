@@ -11,9 +11,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, Time};
 use kube::ResourceExt as _;
 
 use super::Fetched;
+use crate::pace::Pace;
 use crate::run::{Run, Summary};
 use crate::sheet::{NONE, Sheet};
-use crate::{moment, selector};
+use crate::{moment, pace, selector};
 
 pub(crate) const MORE: &str = "specify --details for more information";
 /// What stands where a list of volumes would.
@@ -160,34 +161,13 @@ pub(crate) fn operation_status(sheet: &mut Sheet, status: &OperationStatus) {
     }
 }
 
-/// How fast an operation is.
-#[derive(Debug, PartialEq)]
-struct Pace {
-    per_second: f64,
-    /// Seconds, if the whole is known.
-    left: Option<u64>,
-}
-
 /// How fast an operation is that goes on, as far as that can be known.
-#[expect(
-    clippy::cast_precision_loss,
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "an estimate, of what is not negative"
-)]
 fn pace(status: &OperationStatus) -> Option<Pace> {
-    if status.phase.as_ref().is_some_and(OperationPhase::is_terminal) || status.n_completed <= 0 {
+    let OperationStatus { phase, n_completed, n_total, started, updated, .. } = status;
+    if phase.as_ref().is_some_and(OperationPhase::is_terminal) {
         return None;
     }
-    let (started, updated) = (status.started.as_ref()?, status.updated.as_ref()?);
-    let seconds = updated.0.duration_since(started.0).as_secs_f64();
-    if seconds <= 0.0 {
-        return None;
-    }
-    let per_second = status.n_completed as f64 / seconds;
-    let rest = status.n_total - status.n_completed;
-    let left = (rest > 0).then(|| (rest as f64 / per_second).ceil() as u64);
-    Some(Pace { per_second, left })
+    pace::pace(*n_completed, *n_total, started.as_ref(), updated.as_ref())
 }
 
 pub(crate) fn resources(sheet: &mut Sheet, file: Option<&Fetched<ResourceList>>) {

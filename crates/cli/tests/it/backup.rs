@@ -4,9 +4,10 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bowline_api::{Backup, DownloadRequest};
+use bowline_api::{Backup, DeleteBackupRequest, DownloadRequest};
 use bowline_store::decode::{self, Limits};
 use bowline_testbed::{S3, Velero, velero};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rustls::crypto::ring;
@@ -35,6 +36,8 @@ fn what_is_wrong_with_a_command_line_is_told_in_one_line() {
         (&["create", "--from-schedule=s", "--ttl=1h"], &["--from-schedule takes", "leave out"]),
         (&["create", "b", "-o", "xml"], &["'xml'", "possible values are json, yaml"]),
         (&["get", "a", "-l", "b=c"], &["--selector"]),
+        (&["delete"], &["backup delete --help"]),
+        (&["delete", "a", "--all"], &["--all"]),
         (&["logs"], &["<NAME>", "backup logs --help"]),
         (&["logs", "a", "--timeout", "0s"], &["--timeout"]),
         (&["get", "-n", "a/b"], &["\"a/b\" is not the name of a namespace"]),
@@ -85,6 +88,75 @@ fn a_namespace_comes_from_the_flag_the_settings_or_the_environment() {
     std::fs::write(folder.join("config.json"), "{").unwrap();
     let (_, said) = namespace(&[]);
     assert!(said.contains("config.json") && said.contains("mend or remove"), "{said}");
+}
+
+#[test]
+fn backups_are_deleted_by_the_server_and_the_command_asks_for_it() {
+    let place = cluster().place("backup-delete");
+    for (name, label) in [("one", "a"), ("two", "a"), ("three", "b")] {
+        restore::backed_up(
+            &place,
+            name,
+            &json!({"phase": "Completed"}),
+            &json!({"labels": {"of": label}}),
+        );
+    }
+    place.refused(&["backup", "delete", "one"], &["--confirm"]);
+    place.refused(&["backup", "delete", "none", "--confirm"], &["no backup `none`"]);
+    assert_eq!(place.names::<DeleteBackupRequest>(), [""; 0]);
+    let said = place.run(&["backup", "delete", "one", "--confirm"]).stderr;
+    assert!(said.contains("the server is asked to delete backup `one`"), "{said}");
+    place.ok(&["backup", "delete", "-l", "of=a", "--confirm"]);
+    let names = place.names::<DeleteBackupRequest>();
+    let of: Vec<&str> = names.iter().map(|name| name.rsplit_once('-').unwrap().0).collect();
+    assert_eq!(of, ["one", "one", "two"]);
+    let request: DeleteBackupRequest = place.get(&names[0]);
+    assert_eq!(request.spec.backup_name, "one");
+    let labels = request.metadata.labels.unwrap();
+    let uid = place.get::<Backup>("one").metadata.uid.unwrap();
+    assert_eq!(
+        (&labels["velero.io/backup-name"], &labels["velero.io/backup-uid"]),
+        (&"one".into(), &uid)
+    );
+}
+
+#[test]
+fn a_command_that_waits_tells_what_the_server_could_not_delete() {
+    let place = cluster().place("backup-delete-wait");
+    let answer = |name: &'static str, errors: Value| {
+        restore::completed(&place, name);
+        let requests = place.api::<DeleteBackupRequest>();
+        let backups = place.api::<Backup>();
+        let server = cluster().runtime.spawn(async move {
+            let request = loop {
+                let list = requests.list(&ListParams::default()).await.unwrap().items;
+                let found = list.into_iter().find(|request| request.spec.backup_name == name);
+                if let Some(request) = found {
+                    break request.metadata.name.unwrap();
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            };
+            if errors.is_null() {
+                backups.delete(name, &DeleteParams::default()).await.unwrap();
+                requests.delete(&request, &DeleteParams::default()).await.unwrap();
+            } else {
+                let status = json!({"status": {"phase": "Processed", "errors": errors}});
+                let patch = Patch::Merge(status);
+                requests.patch(&request, &PatchParams::default(), &patch).await.unwrap();
+            }
+        });
+        let ended = place.run(&["backup", "delete", name, "--confirm", "--wait"]);
+        cluster().runtime.block_on(server).unwrap();
+        (ended.code, ended.stderr)
+    };
+    let (code, said) = answer("gone", Value::Null);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.ends_with("backup `gone` is deleted\n"), "{said}");
+    let (code, said) = answer("stuck", json!(["error deleting snapshot s1: it is glued on"]));
+    assert_eq!(code, Some(1), "{said}");
+    let expected = "backup `stuck` is not deleted, or not wholly:\n  error deleting snapshot s1: it is \
+                    glued on\n";
+    assert!(said.ends_with(expected), "{said}");
 }
 
 #[test]

@@ -6,6 +6,7 @@
     reason = "a test may end at once; clippy exempts only functions marked as tests by itself"
 )]
 
+mod as_velero;
 mod backup;
 mod backup_location;
 mod bad_input;
@@ -20,3 +21,5 @@ mod killed;
 mod plugin;
 mod restore;
 mod server;
+mod snapshot_location;
+mod volumes;

@@ -56,7 +56,7 @@ fn a_restore_is_printed_without_a_cluster() {
 }
 
 /// A backup as a server leaves it, in a location that is available.
-fn backed_up(place: &Place, name: &str, status: &Value, metadata: &Value) {
+pub(crate) fn backed_up(place: &Place, name: &str, status: &Value, metadata: &Value) {
     let location = json!({
         "spec": {"provider": "aws", "objectStorage": {"bucket": "b"}},
         "status": {"phase": "Available"},

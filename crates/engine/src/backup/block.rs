@@ -3,10 +3,11 @@
 //! A block is a pod with its claims, volumes and the other pods that share them, the items of an
 //! order that the user gave, or whatever ItemBlockActions say. Within a block:
 //!
-//! 1. the pre-hooks of its pods,
-//! 2. its items and what actions add to them: this is where plugins take snapshots,
-//! 3. the post-hooks of every pod whose pre-hooks were started, whatever else happened,
-//! 4. only then the journal and the archive, so that no application waits for an upload.
+//! 1. its volumes are made ready to be snapshotted, and what is about to happen is noted,
+//! 2. the pre-hooks of its pods,
+//! 3. its items and what actions add to them, and side by side with them snapshots of its volumes,
+//! 4. the post-hooks of every pod whose pre-hooks were started, whatever else happened,
+//! 5. only then the journal and the archive, so that no application waits for an upload.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::panic::AssertUnwindSafe;
@@ -15,6 +16,7 @@ use std::sync::Arc;
 use bowline_api::Backup;
 use bowline_plugin::{Class, ResourceIdentifier};
 use futures::FutureExt as _;
+use futures::future::join;
 use serde::Deserialize;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -26,6 +28,7 @@ use super::discover;
 use super::hook::{self, Hooks, Plan, Tally};
 use super::item::{self, How, Sink};
 use super::note;
+use super::snapshot::{self, Planned};
 use super::{Context, filter::Verdict};
 use crate::cluster::{self, Cluster};
 use crate::item::Object;
@@ -237,12 +240,16 @@ async fn fetch(
 /// Backs up a block.
 async fn back_up(context: &Context, block: Vec<Object>, archive: &Archive) {
     let (plans, unreadable) = plans(context, &block);
-    let intents = note::intents(context, block.iter().filter(|object| is_new(context, object)));
+    let is_new = |object: &&Object| is_new(context, object);
+    let planned = snapshot::prepare(context, block.iter().filter(is_new)).await;
+    let mut intents = note::intents(context, block.iter().filter(is_new));
+    intents.extend(snapshot::intents(&planned));
     let ids: Vec<ResourceIdentifier> = block.iter().map(Object::id).collect();
     if plans.is_empty() && intents.is_empty() {
         let sink = Sink::archive(archive).of_block(block);
         leave_out_all(context, &sink, &unreadable);
         visit_all(context, &ids, &sink, &mut None).await;
+        snapshot::take(context, planned, &sink).await;
         return;
     }
     let pods = plans.iter().map(|(pod, _)| freezable(pod)).collect();
@@ -260,7 +267,7 @@ async fn back_up(context: &Context, block: Vec<Object>, archive: &Archive) {
     };
     let sink = Sink::noted(noted).of_block(block);
     leave_out_all(context, &sink, &unreadable);
-    let is_whole = take(context, &plans, &ids, &sink).await;
+    let is_whole = take(context, &plans, planned, &ids, &sink).await;
     if let Some(noted) = sink.into_noted() {
         note::end(context, noted, is_whole, archive).await;
     }
@@ -271,6 +278,7 @@ async fn back_up(context: &Context, block: Vec<Object>, archive: &Archive) {
 async fn take(
     context: &Context,
     plans: &[(Object, Plan)],
+    planned: Vec<Planned>,
     ids: &[ResourceIdentifier],
     sink: &Sink<'_>,
 ) -> bool {
@@ -298,7 +306,8 @@ async fn take(
         if context.has_stopped() {
             return false;
         }
-        visit_all(context, ids, sink, &mut visited).await;
+        let visits = visit_all(context, ids, sink, &mut visited);
+        join(visits, snapshot::take(context, planned, sink)).await;
         !context.is_over()
     };
     // Whatever happens in it, the pods are thawed.

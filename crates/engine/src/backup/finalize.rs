@@ -3,10 +3,12 @@
 //! All files are written before the commit record, so that a backup that can be seen is whole. The
 //! phase and the counts come from what was recorded and from nothing else.
 
+use std::collections::BTreeSet;
+
 use bowline_api::backup::BackupProgress;
 use bowline_api::hook::HookStatus;
 use bowline_api::{Backup, BackupPhase, BackupStatus, PodVolumeBackup};
-use bowline_store::file::{BackupOperation, Snapshot};
+use bowline_store::file::{BackupOperation, FreezeWindow, Own};
 use bowline_store::{BackupName, BackupStore, Error};
 use bytes::Bytes;
 use futures::stream;
@@ -15,8 +17,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::{Fatal, Taken};
 use crate::operation::record::{self, Of};
-use crate::operation::{Counts, Operation};
+use crate::operation::{Counts, Operation, State};
 use crate::phase::{self, Stage};
+
+/// How many freeze windows a status shows. All of them are in the bucket.
+const SHOWN_WINDOWS: usize = 100;
 
 /// Writes every file of a backup but its archive and its commit record.
 pub async fn write(
@@ -33,31 +38,67 @@ pub async fn write(
     }
     store.put(backup, &results).await?;
     let operations = records(&taken.operations, run);
+    let own = own(&taken.operations, taken.freezes.clone());
     if taken.archive.is_err() {
-        // What was begun is to be seen all the same.
-        return if operations.is_empty() { Ok(()) } else { store.put(backup, &operations).await };
+        // What was begun and taken is to be seen all the same, and deleted with the record.
+        if !operations.is_empty() {
+            store.put(backup, &operations).await?;
+        }
+        if !taken.snapshots.is_empty() {
+            store.put(backup, &taken.snapshots).await?;
+        }
+        return if own == Own::default() { Ok(()) } else { store.put(backup, &own).await };
     }
-    let (snapshots, copies) = (Vec::<Snapshot>::new(), Vec::<PodVolumeBackup>::new());
+    let copies = Vec::<PodVolumeBackup>::new();
     tokio::try_join!(
         store.put(backup, &taken.resources),
         store.put(backup, &taken.volumes),
         store.put(backup, &operations),
-        store.put(backup, &snapshots),
+        store.put(backup, &taken.snapshots),
         store.put(backup, &copies),
+        store.put(backup, &own),
     )?;
     Ok(())
 }
 
-/// Operations, as they are kept.
-pub fn records(operations: &[Operation], run: Of<'_>) -> Vec<BackupOperation> {
-    operations.iter().map(|operation| record::of_backup(operation, run)).collect()
+/// What Velero has no file for.
+pub fn own(operations: &[Operation], freeze_windows: Vec<FreezeWindow>) -> Own {
+    let volume_operations = operations.iter().filter_map(record::of_volume).collect();
+    Own { freeze_windows, volume_operations, ..Own::default() }
 }
 
-/// The counts of operations, for a status.
-pub fn counted(status: &mut BackupStatus, counts: Counts) {
+/// Operations on items, as Velero keeps them.
+pub fn records(operations: &[Operation], run: Of<'_>) -> Vec<BackupOperation> {
+    let of_items = operations.iter().filter(|one| !one.kind.is_of_volume());
+    of_items.map(|operation| record::of_backup(operation, run)).collect()
+}
+
+/// The counts of operations, for a status. Velero has no counts of operations on volumes: a snapshot
+/// counts as completed when all that was to be done with it is.
+pub fn counted(status: &mut BackupStatus, operations: &[Operation]) {
+    let (of_volumes, of_items): (Vec<_>, Vec<_>) =
+        operations.iter().partition(|one| one.kind.is_of_volume());
+    let counts = Counts::of(of_items.iter().copied());
     status.backup_item_operations_attempted = count(counts.attempted);
     status.backup_item_operations_completed = count(counts.completed);
     status.backup_item_operations_failed = count(counts.failed);
+    let mut unfinished = BTreeSet::new();
+    let mut taken = BTreeSet::new();
+    for operation in of_volumes {
+        taken.insert(&operation.item.name);
+        if operation.state != State::Completed {
+            unfinished.insert(&operation.item.name);
+        }
+    }
+    status.volume_snapshots_completed = count(taken.len() - unfinished.len());
+}
+
+/// What of the freeze windows fits into a status: the longest.
+fn longest(freezes: &[FreezeWindow]) -> Vec<FreezeWindow> {
+    let mut longest = freezes.to_vec();
+    longest.sort_by_key(|window| std::cmp::Reverse(window.milliseconds));
+    longest.truncate(SHOWN_WINDOWS);
+    longest
 }
 
 fn count(number: usize) -> i64 {
@@ -91,9 +132,11 @@ pub fn status(backup: &Backup, taken: &Taken) -> BackupStatus {
             hooks_failed: large(hooks_failed),
             ..HookStatus::default()
         }),
+        volume_snapshots_attempted: count(taken.snapshots.len()),
+        freeze_windows: longest(&taken.freezes),
         ..backup.status.clone().unwrap_or_default()
     };
-    counted(&mut status, counts);
+    counted(&mut status, &taken.operations);
     status
 }
 

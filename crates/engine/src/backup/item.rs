@@ -14,18 +14,19 @@ use bowline_api::annotation;
 use bowline_plugin::{
     BackupItemAction, BackupOutput, Class, Code, Item, OperationId, ResourceIdentifier,
 };
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, join};
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::Context;
 use super::archive::{Archive, Entry};
 use super::filter::Verdict;
 use super::hook::Tally;
 use super::note::{self, Noted};
 use super::replace::Fresh;
+use super::volume::Snapshotted;
+use super::{Context, snapshot};
 use crate::item::Object;
 use crate::operation::{Kind, Operation};
 use crate::point::{self, Point};
@@ -132,7 +133,16 @@ impl<'a> Sink<'a> {
         }
     }
 
-    fn begun(&self, context: &Context, operation: Operation) {
+    /// Notes what came of a volume that was to be snapshotted.
+    pub(super) fn snapshotted(&self, context: &Context, volume: &str, outcome: Snapshotted) {
+        match &self.way {
+            Way::Noted(noted) => noted.snapshotted(volume, outcome),
+            Way::Archive(_) | Way::Fresh(_) => context.volumes.note_snapshotted(volume, outcome),
+        }
+    }
+
+    /// Notes an operation that was begun.
+    pub(super) fn begun(&self, context: &Context, operation: Operation) {
         match &self.way {
             Way::Archive(_) => context.begun(operation),
             Way::Noted(noted) => noted.begun(operation),
@@ -172,12 +182,27 @@ pub(super) fn visit<'a>(
             return;
         }
         match &sink.way {
-            Way::Archive(archive) if context.may_begin_operations(&object) => {
+            Way::Archive(archive)
+                if context.may_begin_operations(&object)
+                    || may_be_snapshotted(context, &object) =>
+            {
                 note::alone(context, object, how, archive).await;
+            }
+            Way::Noted(noted) if may_be_snapshotted(context, &object) => {
+                // An action has brought a volume in that nobody expected in this block.
+                let planned = snapshot::prepare(context, [&object]).await;
+                note::also(context, noted, snapshot::intents(&planned)).await;
+                join(work(context, object, how, sink), snapshot::take(context, planned, sink))
+                    .await;
             }
             _ => work(context, object, how, sink).await,
         }
     })
+}
+
+/// Whether a volume may have to be snapshotted that no block has seen to.
+fn may_be_snapshotted(context: &Context, object: &Object) -> bool {
+    object.resource.is_core("persistentvolumes") && context.snapshots.is_unclaimed(&object.name)
 }
 
 /// Backs up an item that was claimed.
@@ -199,7 +224,7 @@ pub(super) fn meet(context: &Context, object: &Object) {
     if object.resource.is_namespaced {
         context.namespaces.touch(&object.namespace);
     }
-    note_volumes(context, object);
+    context.volumes.note(object);
 }
 
 /// Why an item is not backed up, if it is not.
@@ -214,18 +239,6 @@ fn why_not(context: &Context, object: &Object, is_wanted: bool) -> Option<String
     match context.filter.item(resource, namespace, name, labels) {
         Verdict::Include => None,
         Verdict::Skip(reason) => Some(reason.to_string()),
-    }
-}
-
-fn note_volumes(context: &Context, object: &Object) {
-    if !object.resource.id.group.is_empty() {
-        return;
-    }
-    match object.resource.id.resource.as_str() {
-        "pods" => context.volumes.note_pod(object),
-        "persistentvolumeclaims" => context.volumes.note_claim(object),
-        "persistentvolumes" => context.volumes.note_volume(object),
-        _ => {}
     }
 }
 

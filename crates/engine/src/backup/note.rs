@@ -9,14 +9,18 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use bowline_plugin::ResourceIdentifier;
+use bowline_store::file::Snapshot;
 use bytes::Bytes;
+use futures::future::join;
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::archive::{Archive, Entry};
 use super::hook::Tally;
 use super::item::{self, How, Sink};
-use super::{Context, Recovery};
+use super::volume::Snapshotted;
+use super::{Context, Recovery, snapshot};
 use crate::item::Object;
 use crate::journal::{Begun, Ended, Intent, Kept, Pod, Record, Told, digest};
 use crate::operation::{Operation, record};
@@ -46,6 +50,7 @@ pub(super) struct Noted {
 struct Inner {
     visited: Vec<ResourceIdentifier>,
     operations: Vec<Operation>,
+    snapshotted: Vec<(String, Snapshotted)>,
     stored: Vec<(Object, Entry)>,
 }
 
@@ -56,6 +61,10 @@ impl Noted {
 
     pub(super) fn begun(&self, operation: Operation) {
         self.lock().operations.push(operation);
+    }
+
+    pub(super) fn snapshotted(&self, volume: &str, outcome: Snapshotted) {
+        self.lock().snapshotted.push((volume.to_owned(), outcome));
     }
 
     pub(super) fn store(&self, object: &Object, entry: Entry) {
@@ -76,7 +85,8 @@ pub(super) fn intents<'a>(
     for object in objects {
         for action in context.backup_item_actions.iter().filter(|action| action.begins_operations) {
             if action.selects(object) {
-                intents.push(Intent { plugin: action.name.to_string(), item: object.id().into() });
+                let (plugin, item) = (action.name.to_string(), object.id().into());
+                intents.push(Intent { plugin, item, snapshot: None });
             }
         }
     }
@@ -115,11 +125,31 @@ pub(super) async fn begin(
     Ok(Noted { block, has_pods, is_in_journal, report, tally, inner: Mutex::default() })
 }
 
+/// Notes that more is asked of plugins in a block than was known before.
+pub(super) async fn also(context: &Context, noted: &Noted, intents: Vec<Intent>) {
+    if noted.is_in_journal && !intents.is_empty() {
+        note(context, &Record::Also { block: noted.block, intents }).await;
+    }
+}
+
 /// Notes what came of a block, and hands it on.
 pub(super) async fn end(context: &Context, noted: Noted, is_whole: bool, archive: &Archive) {
     let Noted { block, has_pods, is_in_journal, report, tally, inner } = noted;
-    let Inner { visited, operations, stored } =
+    let Inner { visited, mut operations, mut snapshotted, stored } =
         inner.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if !is_whole && !context.cancel.is_cancelled() {
+        // The next server takes them anew, and nobody would know of these.
+        let taken = snapshotted.drain(..).filter_map(|(_, outcome)| match outcome {
+            Snapshotted::Tried(snapshot) => Some(*snapshot),
+            Snapshotted::NotTried | Snapshotted::Unmatched => None,
+        });
+        let left = snapshot::discard(context.snapshots.port(), taken.collect(), &report).await;
+        operations.retain(|operation| !operation.kind.is_of_volume());
+        let of = |left: Snapshot| {
+            (left.spec.persistent_volume_name.clone(), Snapshotted::Tried(Box::new(left)))
+        };
+        snapshotted.extend(left.into_iter().map(of));
+    }
     let (errors, warnings) = report.messages();
     if !is_whole {
         // It was broken off, so it is not finished; but nobody is frozen any more.
@@ -134,7 +164,19 @@ pub(super) async fn end(context: &Context, noted: Noted, is_whole: bool, archive
             block,
             visited: visited.into_iter().map(Into::into).collect(),
             kept,
-            backup_operations: operations.iter().map(|one| record::of_backup(one, run)).collect(),
+            backup_operations: operations
+                .iter()
+                .filter(|one| !one.kind.is_of_volume())
+                .map(|one| record::of_backup(one, run))
+                .collect(),
+            volume_operations: operations.iter().filter_map(record::of_volume).collect(),
+            snapshots: snapshotted.iter().filter_map(|(_, outcome)| tried(outcome)).collect(),
+            unmatched_volumes: snapshotted
+                .iter()
+                .filter(|(_, outcome)| *outcome == Snapshotted::Unmatched)
+                .map(|(volume, _)| volume.clone())
+                .collect(),
+            freeze_windows: tally.windows(),
             errors: errors.iter().map(told).collect(),
             warnings: warnings.iter().map(told).collect(),
             hooks_attempted,
@@ -152,10 +194,21 @@ pub(super) async fn end(context: &Context, noted: Noted, is_whole: bool, archive
     for operation in operations {
         context.begun(operation);
     }
+    for (volume, outcome) in snapshotted {
+        context.volumes.note_snapshotted(&volume, outcome);
+    }
     for (_, entry) in stored {
         if archive.append(entry).await.is_err() {
             context.stop();
         }
+    }
+}
+
+/// The snapshot that a plugin was asked for.
+fn tried(outcome: &Snapshotted) -> Option<Snapshot> {
+    match outcome {
+        Snapshotted::Tried(snapshot) => Some((**snapshot).clone()),
+        Snapshotted::NotTried | Snapshotted::Unmatched => None,
     }
 }
 
@@ -169,10 +222,14 @@ async fn note(context: &Context, record: &Record) {
 /// Backs up an item that is a block of its own.
 pub(super) async fn alone(context: &Context, object: Object, how: How, archive: &Archive) {
     let id = object.id();
-    match begin(context, Vec::new(), intents(context, [&object])).await {
+    let planned = snapshot::prepare(context, [&object]).await;
+    let mut all = intents(context, [&object]);
+    all.extend(snapshot::intents(&planned));
+    match begin(context, Vec::new(), all).await {
         Ok(noted) => {
             let sink = Sink::noted(noted);
-            item::work(context, object, how, &sink).await;
+            let taken = snapshot::take(context, planned, &sink);
+            join(item::work(context, object, how, &sink), taken).await;
             if let Some(noted) = sink.into_noted() {
                 end(context, noted, !context.is_over(), archive).await;
             }
@@ -252,7 +309,11 @@ pub(super) async fn replay(context: &Context, recovery: &Recovery, archive: &Arc
         replay_block(context, ended, archive).await;
     }
     for begun in &recovered.unfinished {
-        for Intent { plugin, item } in &begun.intents {
+        for intent @ Intent { plugin, item, snapshot } in &begun.intents {
+            if snapshot.is_some() {
+                snapshot::reclaim(context, intent).await;
+                continue;
+            }
             let id: ResourceIdentifier = item.clone().into();
             let text = format!(
                 "the server ended while the plugin {plugin} had this item, and the plugin is shown \
@@ -267,12 +328,20 @@ async fn replay_block(context: &Context, ended: &Ended, archive: &Archive) {
     let message = |told: &Told| Message::from(told.clone());
     context.report.take_over(ended.errors.iter().map(message), ended.warnings.iter().map(message));
     context.hook_tally.take_over((ended.hooks_attempted, ended.hooks_failed));
+    context.hook_tally.add_windows(ended.freeze_windows.clone());
+    for snapshot in &ended.snapshots {
+        let outcome = Snapshotted::Tried(Box::new(snapshot.clone()));
+        context.replayed(&snapshot.spec.persistent_volume_name, outcome);
+    }
+    for volume in &ended.unmatched_volumes {
+        context.replayed(volume, Snapshotted::Unmatched);
+    }
     for id in &ended.visited {
         context.seen.claim(&id.clone().into());
     }
     let timeout = context.request.item_operation_timeout();
-    for operation in &ended.backup_operations {
-        match record::from_backup(operation.clone(), timeout, context.started) {
+    for operation in begun_in(ended, timeout, context.started) {
+        match operation {
             Ok(operation) => context.begun(operation),
             Err(error) => context.report.error(About::Run, error.to_string()),
         }
@@ -296,6 +365,18 @@ async fn replay_block(context: &Context, ended: &Ended, archive: &Archive) {
             context.report.error(About::Run, text);
         }
     }
+}
+
+/// The operations that were begun in a block.
+pub(super) fn begun_in(
+    ended: &Ended,
+    timeout: Duration,
+    began: Timestamp,
+) -> impl Iterator<Item = Result<Operation, record::Invalid>> {
+    let of_items = ended.backup_operations.iter().cloned();
+    let of_volumes = ended.volume_operations.iter().cloned();
+    let of_items = of_items.map(move |one| record::from_backup(one, timeout, began));
+    of_items.chain(of_volumes.map(move |one| record::from_volume(one, timeout, began)))
 }
 
 /// What was kept of a block.

@@ -15,6 +15,7 @@ mod tests;
 use std::collections::BTreeMap;
 
 use bowline_api::backup::BackupHooks;
+use bowline_api::snapshot_type::SnapshotType;
 use bowline_api::{Backup, BackupSpec, BackupStatus, Duration, annotation};
 use bowline_plugin::Encoded;
 use bowline_store::name::{BackupName, RunUid};
@@ -71,6 +72,10 @@ pub struct Request {
     pub default_volumes_to_fs_backup: bool,
     /// The VolumeSnapshotLocations, one for each provider.
     pub snapshot_locations: Vec<String>,
+    /// Whether snapshots are uploaded, if the Backup says so.
+    pub own_snapshot_type: Option<SnapshotType>,
+    /// The same, where neither the Backup nor the location says so.
+    pub default_snapshot_type: SnapshotType,
     /// The label whose value groups volumes that must be snapshotted together.
     pub volume_group_label_key: String,
     /// What is already known to be missing, to be reported when the run starts.
@@ -84,6 +89,12 @@ impl Request {
     pub fn item_operation_timeout(&self) -> std::time::Duration {
         // A negative one was refused.
         self.backup.spec.item_operation_timeout.to_std().unwrap_or_default()
+    }
+
+    /// Whether the snapshots of a location are uploaded: what the Backup says counts most, then the
+    /// location, then the server.
+    pub fn snapshot_type(&self, of_location: Option<SnapshotType>) -> SnapshotType {
+        self.own_snapshot_type.or(of_location).unwrap_or(self.default_snapshot_type)
     }
 
     /// The run, as its operations name it.
@@ -120,6 +131,7 @@ pub fn prepare(backup: &Backup, facts: &Facts, defaults: &Defaults, now: Timesta
     let ordered = order::read(&spec.ordered_resources, &mut errors);
     check_hooks(&spec.hooks, &mut errors);
     check_data_mover(spec, &mut errors);
+    let own_snapshot_type = snapshot_type(&backup, &mut errors);
     let identity = identity(&backup, &mut errors);
 
     let status = backup.status.get_or_insert_default();
@@ -146,6 +158,8 @@ pub fn prepare(backup: &Backup, facts: &Facts, defaults: &Defaults, now: Timesta
                 snapshot_volumes: spec.snapshot_volumes != Some(false),
                 default_volumes_to_fs_backup: spec.default_volumes_to_fs_backup == Some(true),
                 snapshot_locations,
+                own_snapshot_type,
+                default_snapshot_type: defaults.snapshot_type,
                 volume_group_label_key: spec.volume_group_snapshot_label_key.clone(),
                 errors: expanded.errors,
                 warnings,
@@ -301,6 +315,14 @@ fn check_data_mover(spec: &BackupSpec, errors: &mut Vec<String>) {
                 .to_owned(),
         );
     }
+}
+
+/// Whether a Backup says that its snapshots are uploaded.
+fn snapshot_type(backup: &Backup, errors: &mut Vec<String>) -> Option<SnapshotType> {
+    let key = annotation::SNAPSHOT_TYPE;
+    let text = backup.metadata.annotations.as_ref().and_then(|all| all.get(key))?;
+    let parsed = text.parse::<SnapshotType>();
+    parsed.map_err(|error| errors.push(format!("the annotation {key}: {error}"))).ok()
 }
 
 fn identity(backup: &Backup, errors: &mut Vec<String>) -> Option<(BackupName, RunUid)> {

@@ -1,14 +1,14 @@
 //! What becomes of the data of volumes.
 //!
-//! This version stores objects and no data. So it owes an answer for every volume: who wanted its
-//! data saved, and by which method. Pods, claims and volumes are noted as they are visited; at the
-//! end [`Volumes::settle`] judges each volume by Velero's rules.
+//! The backup owes an answer for every volume: who wanted its data saved, by which method, and what
+//! came of it. Pods, claims and volumes are noted as they are visited, and so are snapshots that were
+//! taken; at the end [`Volumes::settle`] judges each volume by Velero's rules.
 //!
 //! | a volume policy says | or else | then |
 //! |---|---|---|
 //! | `skip`, `custom` | | it is left out: noted |
 //! | `fs-backup` | a pod opts in to `fs-backup`, or does not opt out of it | the method is lacking: an error |
-//! | `snapshot` | `snapshotVolumes` is not false | for a CSI volume, or if there are snapshot locations, the method is lacking: an error; else there is none: a warning |
+//! | `snapshot` | `snapshotVolumes` is not false | the plugin of the first snapshot location that knows the volume takes it; where none does, for a CSI volume the method is lacking: an error; else there is none: a warning |
 //! | | `snapshotVolumes` is false | it is left out: noted |
 //!
 //! # Where we differ from Velero
@@ -25,7 +25,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bowline_plugin::ResourceIdentifier;
-use bowline_store::file::{BackupVolumeInfo, PersistentVolumeInfo};
+use bowline_store::file::{
+    BackupVolumeInfo, Method, NativeSnapshotInfo, Outcome, PersistentVolumeInfo, Snapshot,
+    SnapshotPhase,
+};
 
 use super::policy::{Policies, VolumeFacts};
 use crate::item::Object;
@@ -47,6 +50,19 @@ struct Notes {
     unreadable: Vec<(ResourceIdentifier, String)>,
     /// The facts of volumes of which nothing but the type is known, each once.
     plain: HashMap<&'static str, Arc<VolumeFacts>>,
+    /// What came of the volumes that were to be snapshotted.
+    snapshotted: BTreeMap<Box<str>, Snapshotted>,
+}
+
+/// What came of a volume that was to be snapshotted by a plugin.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Snapshotted {
+    /// A plugin was asked for a snapshot; the record says what came of that.
+    Tried(Box<Snapshot>),
+    /// No plugin could be asked, which was told.
+    NotTried,
+    /// No plugin knows the volume.
+    Unmatched,
 }
 
 /// The namespace and the name of a claim.
@@ -78,9 +94,40 @@ pub struct Settled {
     pub errors: Vec<(ResourceIdentifier, String)>,
     /// Data that no method fits.
     pub warnings: Vec<(ResourceIdentifier, String)>,
+    /// The snapshots that plugins were asked for.
+    pub snapshots: Vec<Snapshot>,
 }
 
 impl Volumes {
+    /// Notes an object that is visited, if it has to do with volumes.
+    pub fn note(&self, object: &Object) {
+        if !object.resource.id.group.is_empty() {
+            return;
+        }
+        match object.resource.id.resource.as_str() {
+            "pods" => self.note_pod(object),
+            "persistentvolumeclaims" => self.note_claim(object),
+            "persistentvolumes" => self.note_volume(object),
+            _ => {}
+        }
+    }
+
+    /// Notes what came of a volume that was to be snapshotted.
+    pub fn note_snapshotted(&self, volume: &str, outcome: Snapshotted) {
+        self.lock().snapshotted.insert(volume.into(), outcome);
+    }
+
+    /// The volumes that a plugin is to snapshot, of those that were noted.
+    pub fn to_snapshot(&self, wishes: &Wishes<'_>) -> Vec<Box<str>> {
+        let mut wanted = Vec::new();
+        self.lock().each_volume(wishes, |name, _, _, fate| {
+            if matches!(fate, Fate::Snapshot { .. }) {
+                wanted.push(name.clone());
+            }
+        });
+        wanted
+    }
+
     /// Notes a pod that is visited.
     pub fn note_pod(&self, pod: &Object) {
         match note::read_pod(pod) {
@@ -116,25 +163,11 @@ impl Volumes {
         let mut settled = Settled { errors: notes.unreadable.clone(), ..Settled::default() };
         let mounts = notes.mounts();
         let mut seen = Vec::new();
-        for (name, volume) in &notes.volumes {
-            let claim = volume.bound_to();
-            let note = claim.and_then(|key| notes.claims.get(key));
-            let note = note.filter(|note| note.volume.as_ref() == Some(name));
-            let facts = volume.facts_with(note);
-            let case = Case {
-                facts: &facts,
-                has_volume: true,
-                has_claim: note.is_some(),
-                mounts: claim.and_then(|key| mounts.get(key)).map_or(&[], Vec::as_slice),
-            };
-            let id = match claim.filter(|_| note.is_some()) {
-                Some((namespace, name)) => id("persistentvolumeclaims", namespace, name),
-                None => id("persistentvolumes", "", name),
-            };
-            let fate = decide::fate(&case, wishes);
-            settled.add(&id, name, volume.claim.as_ref(), Some(volume), &fate);
-            seen.extend(claim);
-        }
+        notes.each_volume(wishes, |name, volume, id, fate| {
+            let outcome = notes.snapshotted.get(name);
+            settled.add(&id, name, volume.claim.as_ref(), Some(volume), &fate, outcome);
+            seen.extend(volume.bound_to());
+        });
         seen.sort_unstable();
         let is_settled = |key: &ClaimKey| seen.binary_search(&key).is_ok();
         for (key, claim) in notes.claims.iter().filter(|(key, _)| !is_settled(key)) {
@@ -147,7 +180,7 @@ impl Volumes {
                 mounts: mounts.get(key).map_or(&[], Vec::as_slice),
             };
             let id = id("persistentvolumeclaims", &key.0, &key.1);
-            settled.add(&id, volume, Some(key), None, &decide::fate(&case, wishes));
+            settled.add(&id, volume, Some(key), None, &decide::fate(&case, wishes), None);
         }
         for pod in &notes.pods {
             let is_settled = |claim: &str| {
@@ -185,6 +218,32 @@ impl Notes {
         }
     }
 
+    /// Judges each PersistentVolume, which is told by its claim where that is in the backup.
+    fn each_volume<'a>(
+        &'a self,
+        wishes: &Wishes<'_>,
+        mut judged: impl FnMut(&'a Box<str>, &'a VolumeNote, ResourceIdentifier, Fate<'_>),
+    ) {
+        let mounts = self.mounts();
+        for (name, volume) in &self.volumes {
+            let claim = volume.bound_to();
+            let note = claim.and_then(|key| self.claims.get(key));
+            let note = note.filter(|note| note.volume.as_ref() == Some(name));
+            let facts = volume.facts_with(note);
+            let case = Case {
+                facts: &facts,
+                has_volume: true,
+                has_claim: note.is_some(),
+                mounts: claim.and_then(|key| mounts.get(key)).map_or(&[], Vec::as_slice),
+            };
+            let id = match claim.filter(|_| note.is_some()) {
+                Some((namespace, name)) => id("persistentvolumeclaims", namespace, name),
+                None => id("persistentvolumes", "", name),
+            };
+            judged(name, volume, id, decide::fate(&case, wishes));
+        }
+    }
+
     /// The volumes of pods that are claims, by claim.
     fn mounts(&self) -> HashMap<ClaimKey, Vec<Mount<'_>>> {
         let mut mounts: HashMap<ClaimKey, Vec<Mount<'_>>> = HashMap::new();
@@ -209,23 +268,37 @@ impl Settled {
         claim: Option<&ClaimKey>,
         volume: Option<&VolumeNote>,
         fate: &Fate<'_>,
+        outcome: Option<&Snapshotted>,
     ) {
         let (namespace, claim) = claim.map_or(("", ""), |(namespace, claim)| (namespace, claim));
-        self.infos.push(BackupVolumeInfo {
+        let info = BackupVolumeInfo {
             pvc_name: claim.to_owned(),
             pvc_namespace: namespace.to_owned(),
             pv_name: name.to_owned(),
-            skipped: true,
-            skipped_reason: tell::skipped_reason(fate),
             pv_info: volume.map(|volume| PersistentVolumeInfo {
                 reclaim_policy: volume.reclaim_policy.to_string(),
                 labels: volume.labels.clone(),
                 ..PersistentVolumeInfo::default()
             }),
             ..BackupVolumeInfo::default()
-        });
+        };
+        let fate = match (fate, outcome) {
+            // Whatever is wanted now: it was wanted when it was taken.
+            (_, Some(Snapshotted::Tried(snapshot))) => {
+                self.infos.push(snapshotted(info, snapshot));
+                self.snapshots.push((**snapshot).clone());
+                return;
+            }
+            (Fate::Snapshot { without }, Some(Snapshotted::Unmatched)) => &without.into(),
+            (fate, _) => fate,
+        };
+        let skipped_reason = tell::skipped_reason(fate);
+        self.infos.push(BackupVolumeInfo { skipped: true, skipped_reason, ..info });
         match fate {
             Fate::LeftOut(_) => {}
+            // That it could not be asked for was told when that was tried.
+            Fate::Snapshot { .. } if outcome.is_some() => {}
+            Fate::Snapshot { .. } => self.errors.push((id.clone(), tell::forgotten(name))),
             Fate::Lacking(lacking) => self.errors.push((id.clone(), tell::lacking(name, lacking))),
             Fate::NoMethod(why) => self.warnings.push((id.clone(), tell::no_method(name, why))),
         }
@@ -254,6 +327,25 @@ impl Settled {
                 self.warnings.push((id.clone(), tell::unanswerable(name, *problem)));
             }
         }
+    }
+}
+
+/// What is known of a volume whose snapshot a plugin was asked for.
+fn snapshotted(info: BackupVolumeInfo, snapshot: &Snapshot) -> BackupVolumeInfo {
+    let Snapshot { spec, status, .. } = snapshot;
+    let is_taken = status.phase == Some(SnapshotPhase::Completed);
+    BackupVolumeInfo {
+        backup_method: Some(Method::NativeSnapshot),
+        result: Some(if is_taken { Outcome::Succeeded } else { Outcome::Failed }),
+        native_snapshot_info: Some(NativeSnapshotInfo {
+            snapshot_handle: status.provider_snapshot_id.clone(),
+            volume_type: spec.volume_type.clone(),
+            volume_az: spec.volume_az.clone(),
+            iops: spec.volume_iops.unwrap_or_default().to_string(),
+            phase: if is_taken { "Completed" } else { "Failed" }.to_owned(),
+            ..NativeSnapshotInfo::default()
+        }),
+        ..info
     }
 }
 

@@ -8,12 +8,13 @@ use std::time::Duration;
 use bowline_plugin::{InvalidName, Name, OperationId, Progress};
 use bowline_store::file::{
     BackupOperation, BackupOperationSpec, OperationPhase, OperationStatus, ResourceIdentifier,
-    RestoreOperation, RestoreOperationSpec,
+    RestoreOperation, RestoreOperationSpec, VolumeOperation, VolumeOperationKind,
 };
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::{Kind, Operation, State, after};
+use super::{Kind, OfVolume, Operation, State, after};
+use crate::snapshotter::volume_id;
 
 /// A record that says nothing that we could go on with.
 #[derive(Debug, thiserror::Error)]
@@ -21,6 +22,14 @@ pub enum Invalid {
     /// It does not name its plugin.
     #[error("an operation in the operations file is of no plugin: {0}")]
     Plugin(#[from] InvalidName),
+    /// It is of a kind that this version does not know.
+    #[error("an operation of {plugin} on a volume is of the unknown kind {kind:?}")]
+    Kind {
+        /// The plugin.
+        plugin: String,
+        /// The kind.
+        kind: String,
+    },
     /// It has no id.
     #[error("an operation of {plugin} in the operations file has no id")]
     NoId {
@@ -74,6 +83,44 @@ pub fn of_restore(operation: &Operation, run: Of<'_>) -> RestoreOperation {
         status: status(operation),
         ..RestoreOperation::default()
     }
+}
+
+/// An operation on the snapshot of a volume, for our own file. None if it is about an item.
+pub fn of_volume(operation: &Operation) -> Option<VolumeOperation> {
+    let OfVolume { location, snapshot_type } = operation.volume.as_ref()?;
+    let kind = match operation.kind {
+        Kind::SnapshotCreation => VolumeOperationKind::Creation,
+        Kind::SnapshotUpload => VolumeOperationKind::Upload,
+        Kind::ItemBackup | Kind::ItemRestore => return None,
+    };
+    Some(VolumeOperation {
+        kind,
+        plugin: operation.plugin.to_string(),
+        location: location.clone(),
+        volume: operation.item.name.clone(),
+        snapshot_id: operation.id.to_string(),
+        snapshot_type: snapshot_type.to_string(),
+        status: status(operation),
+        ..VolumeOperation::default()
+    })
+}
+
+/// Reads an operation on the snapshot of a volume. One without a time of its own began at `began`.
+pub fn from_volume(
+    record: VolumeOperation,
+    timeout: Duration,
+    began: Timestamp,
+) -> Result<Operation, Invalid> {
+    let VolumeOperation { kind, plugin, location, volume, snapshot_id, status, .. } = record;
+    let kind = match kind {
+        VolumeOperationKind::Creation => Kind::SnapshotCreation,
+        VolumeOperationKind::Upload => Kind::SnapshotUpload,
+        VolumeOperationKind::Other(kind) => return Err(Invalid::Kind { plugin, kind }),
+    };
+    let item = volume_id(&volume).into();
+    let operation = read(kind, &plugin, item, &snapshot_id, status, timeout, began)?;
+    let snapshot_type = record.snapshot_type.parse().unwrap_or_default();
+    Ok(Operation { volume: Some(OfVolume { location, snapshot_type }), ..operation })
 }
 
 /// Reads an operation of a backup. One without a time of its own began at `began`.
@@ -165,6 +212,8 @@ fn status(operation: &Operation) -> OperationStatus {
 
 #[cfg(test)]
 mod tests {
+    use bowline_api::snapshot_type::SnapshotType;
+
     use super::*;
 
     fn operation(state: State) -> Operation {
@@ -206,6 +255,24 @@ mod tests {
             let read = from_restore(of_restore(&before, run), timeout, began).unwrap();
             assert_eq!(read, before);
         }
+    }
+
+    #[test]
+    fn what_is_written_of_volumes_is_read_again() {
+        let (timeout, began) = (Duration::from_hours(4), Timestamp::UNIX_EPOCH);
+        let (location, snapshot_type) = ("here".to_owned(), SnapshotType::Cloud);
+        for kind in [Kind::SnapshotCreation, Kind::SnapshotUpload] {
+            let before = Operation {
+                kind,
+                item: volume_id("pv-1"),
+                post_operation_items: Vec::new(),
+                volume: Some(OfVolume { location: location.clone(), snapshot_type }),
+                ..operation(State::InProgress)
+            };
+            let written = of_volume(&before).unwrap();
+            assert_eq!(from_volume(written, timeout, began).unwrap(), before);
+        }
+        assert_eq!(of_volume(&operation(State::New)), None);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::time::Duration;
 use bowline_plugin::{Class, Error, Progress, State as Told};
 use jiff::Timestamp;
 
-use super::{Operation, State, Stopping, Trouble, after, since};
+use super::{Kind, Operation, State, Stopping, Trouble, after, since};
 
 /// How often an operation is asked about at first.
 const SOON: Duration = Duration::from_secs(1);
@@ -30,6 +30,10 @@ pub enum Observation {
     Unwanted(Why),
     /// The plugin was asked to stop it, and this came of it.
     Asked(Result<(), String>),
+    /// The call that does it has begun: it is an upload.
+    Called,
+    /// That call has returned.
+    Returned(Result<(), Error>),
     /// Nothing; time has passed.
     Passed,
 }
@@ -71,7 +75,15 @@ pub fn step(
     let mut effects = Effects::default();
     match observation {
         Observation::Told(progress) => told(&mut next, progress),
+        // Whether an upload has ended is not learnt from polls.
+        Observation::Unanswered(_) if operation.kind == Kind::SnapshotUpload => {}
+        Observation::Unanswered(error) if is_synchronous(operation, &error) => {
+            next.state = State::Completed;
+            SYNCHRONOUS.clone_into(&mut next.progress.description);
+        }
         Observation::Unanswered(error) => unanswered(&mut next, &error, &mut effects, now),
+        Observation::Called => next.state = State::InProgress,
+        Observation::Returned(answer) => returned(&mut next, answer, &mut effects, now),
         Observation::Unwanted(why) => stop(&mut next, why, &mut effects, now),
         Observation::Asked(answer) => asked(&mut next, answer),
         Observation::Passed => {}
@@ -90,28 +102,70 @@ pub fn step(
     (next, effects)
 }
 
+/// What is said of a snapshot that a plugin takes in one go.
+const SYNCHRONOUS: &str = "accepted by the plugin, completion not reported";
+/// What is said of a snapshot whose plugin has no second stage.
+pub(super) const NOTHING_TO_UPLOAD: &str = "the plugin has no upload stage";
+
+/// Whether an error means that a snapshot was complete as soon as it was created.
+fn is_synchronous(operation: &Operation, error: &Error) -> bool {
+    operation.kind == Kind::SnapshotCreation
+        && operation.state == State::New
+        && error.class() == Class::Unimplemented
+}
+
+/// The call that uploads a snapshot has returned.
+fn returned(
+    operation: &mut Operation,
+    answer: Result<(), Error>,
+    effects: &mut Effects,
+    now: Timestamp,
+) {
+    match answer {
+        Ok(()) => {
+            operation.trouble = None;
+            operation.state = State::Completed;
+        }
+        Err(error) if error.class() == Class::Unimplemented => {
+            operation.state = State::Completed;
+            NOTHING_TO_UPLOAD.clone_into(&mut operation.progress.description);
+        }
+        // It was told to stop, and has.
+        Err(error) if operation.stopping.is_some() => fail(operation, &error.to_string()),
+        Err(error) => unanswered(operation, &error, effects, now),
+    }
+}
+
 fn told(operation: &mut Operation, progress: Progress) {
+    if operation.kind == Kind::SnapshotUpload {
+        operation.progress = Progress { state: Told::Running, ..progress };
+        return;
+    }
     operation.trouble = None;
     let has_begun = progress.started.is_some() || progress.done > 0;
     match &progress.state {
         Told::Succeeded => operation.state = State::Completed,
-        Told::Failed(reason) => {
-            let reason = match reason.trim() {
-                "" => "the plugin gave no reason",
-                reason => reason,
-            };
-            operation.state = State::Failed(match &operation.stopping {
-                Some(Stopping { why: Why::Canceled(_), .. }) => format!("canceled: {reason}"),
-                Some(Stopping { why: Why::Deadline, .. }) => format!("timed out: {reason}"),
-                None => reason.to_owned(),
-            });
-        }
+        Told::Failed(reason) => fail(operation, reason),
         Told::Running if has_begun => operation.state = State::InProgress,
         Told::Running => {}
     }
     operation.progress = progress;
 }
 
+/// Ends an operation that has failed, as the plugin says.
+fn fail(operation: &mut Operation, reason: &str) {
+    let reason = match reason.trim() {
+        "" => "the plugin gave no reason",
+        reason => reason,
+    };
+    operation.state = State::Failed(match &operation.stopping {
+        Some(Stopping { why: Why::Canceled(_), .. }) => format!("canceled: {reason}"),
+        Some(Stopping { why: Why::Deadline, .. }) => format!("timed out: {reason}"),
+        None => reason.to_owned(),
+    });
+}
+
+/// A poll has failed, or an upload.
 fn unanswered(operation: &mut Operation, error: &Error, effects: &mut Effects, now: Timestamp) {
     let class = error.class();
     let before = operation.trouble.take();
@@ -125,18 +179,30 @@ fn unanswered(operation: &mut Operation, error: &Error, effects: &mut Effects, n
     let policy = operation.kind.policy();
     let lasted = since(trouble.since, now);
     let (tries, span) = policy.unclear;
-    let (polls, seconds) = (trouble.count, lasted.as_secs());
+    let (times, seconds) = (trouble.count, lasted.as_secs());
+    let is_upload = operation.kind == Kind::SnapshotUpload;
     let verdict = match class {
         Class::Permanent | Class::Unimplemented => Some(error.to_string()),
-        Class::Transient => (lasted >= policy.patience)
-            .then(|| format!("the plugin has not answered for {seconds} s: {error}")),
+        Class::Transient => (lasted >= policy.patience).then(|| {
+            if is_upload {
+                format!("it was tried {times} times within {seconds} s: {error}")
+            } else {
+                format!("the plugin has not answered for {seconds} s: {error}")
+            }
+        }),
         Class::Unclear => (trouble.unclear >= tries || lasted >= span).then(|| {
-            format!("the plugin could not tell how it goes, {polls} times in {seconds} s: {error}")
+            if is_upload {
+                format!("it has failed {times} times: {error}")
+            } else {
+                format!(
+                    "the plugin could not tell how it goes, {times} times in {seconds} s: {error}"
+                )
+            }
         }),
     };
     if let Some(reason) = verdict {
-        // It may go on, for all we know.
-        effects.cancel = operation.stopping.is_none();
+        // It may go on, for all we know, unless it was the call itself that has returned.
+        effects.cancel = operation.stopping.is_none() && !is_upload;
         operation.state = State::Failed(match &operation.stopping {
             Some(stopping) => stopped(operation, stopping, &reason),
             None => reason,

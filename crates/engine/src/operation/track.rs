@@ -2,6 +2,10 @@
 //!
 //! A poll that hangs keeps nobody but its own operation waiting, and not longer than its deadline.
 
+mod upload;
+
+pub(super) use upload::NO_SNAPSHOT;
+
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -10,13 +14,13 @@ use bowline_plugin::{Code, Error, Progress, Result};
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use jiff::Timestamp;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::rate::Rate;
 use super::step::{Effects, Observation, Why, step};
-use super::{Operation, State, since};
+use super::{Kind, Operation, State, since};
 
 /// Asks plugins about operations.
 #[async_trait]
@@ -26,6 +30,11 @@ pub trait Asker: Send + Sync {
 
     /// Asks for an operation to be stopped.
     async fn cancel(&self, operation: &Operation) -> Result<()>;
+
+    /// Does an upload, and returns when it is done.
+    async fn upload(&self, operation: &Operation) -> Result<()> {
+        Err(Error::new(Code::Internal, format!("nobody uploads {}", operation.id)))
+    }
 }
 
 /// How long plugins may take to answer, and how long they are left alone.
@@ -54,6 +63,8 @@ impl Default for Deadlines {
 pub struct Board {
     operations: Mutex<Vec<Operation>>,
     changes: watch::Sender<u64>,
+    /// Which of them have ended and are safe from a kill.
+    kept: watch::Sender<Vec<bool>>,
 }
 
 /// How many operations there are of each outcome.
@@ -69,9 +80,10 @@ pub struct Counts {
 
 impl Counts {
     /// Counts operations.
-    pub fn of(operations: &[Operation]) -> Self {
-        let mut counts = Self { attempted: operations.len(), ..Self::default() };
+    pub fn of<'a>(operations: impl IntoIterator<Item = &'a Operation>) -> Self {
+        let mut counts = Self::default();
         for operation in operations {
+            counts.attempted += 1;
             match operation.state {
                 State::Completed => counts.completed += 1,
                 State::Failed(_) => counts.failed += 1,
@@ -83,9 +95,15 @@ impl Counts {
 }
 
 impl Board {
-    /// Shows operations.
+    /// Shows operations, which are kept as they are.
     pub fn new(operations: Vec<Operation>) -> Self {
-        Self { operations: Mutex::new(operations), changes: watch::Sender::new(0) }
+        let kept = watch::Sender::new(ended(&operations));
+        Self { operations: Mutex::new(operations), changes: watch::Sender::new(0), kept }
+    }
+
+    /// Notes that operations were written to where another process finds them.
+    pub fn note_kept(&self, operations: &[Operation]) {
+        self.kept.send_replace(ended(operations));
     }
 
     /// All of them, as they are now.
@@ -95,12 +113,26 @@ impl Board {
 
     /// How many there are of each outcome.
     pub fn counts(&self) -> Counts {
-        Counts::of(&self.lock())
+        Counts::of(self.lock().iter())
     }
 
     /// Changes each time one of them does.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
+    }
+
+    /// The first operation that is meant: its place, and its state.
+    fn find(&self, is_meant: impl Fn(&Operation) -> bool) -> Option<(usize, State)> {
+        let operations = self.lock();
+        let place = operations.iter().position(is_meant)?;
+        Some((place, operations[place].state.clone()))
+    }
+
+    /// Waits until the end of an operation is safe from a kill.
+    async fn until_kept(&self, place: usize) {
+        let mut kept = self.kept.subscribe();
+        // The sender is ours.
+        let _ = kept.wait_for(|kept| kept.get(place).copied().unwrap_or_default()).await;
     }
 
     fn get(&self, place: usize) -> Option<Operation> {
@@ -119,6 +151,11 @@ impl Board {
     }
 }
 
+/// Which operations have ended.
+fn ended(operations: &[Operation]) -> Vec<bool> {
+    operations.iter().map(|operation| operation.state.is_terminal()).collect()
+}
+
 /// Follows the operations of a run to their ends.
 pub struct Tracker<'a> {
     /// The operations.
@@ -129,6 +166,8 @@ pub struct Tracker<'a> {
     pub rate: &'a Rate,
     /// How long plugins may take.
     pub deadlines: Deadlines,
+    /// Places for uploads, shared by all runs.
+    pub uploads: &'a Semaphore,
 }
 
 impl Tracker<'_> {
@@ -136,8 +175,14 @@ impl Tracker<'_> {
     /// for another to follow. When `cancel` is cancelled they are asked to stop, for a reason.
     pub async fn run(&self, cancel: &CancellationToken, reason: &str, stop: &CancellationToken) {
         let places = 0..self.board.operations().len();
-        let all: FuturesUnordered<_> =
-            places.map(|place| self.follow(place, cancel, reason)).collect();
+        let all: FuturesUnordered<_> = places
+            .map(|place| async move {
+                match self.board.get(place).map(|operation| operation.kind) {
+                    Some(Kind::SnapshotUpload) => self.upload(place, cancel, reason).await,
+                    _ => self.follow(place, cancel, reason).await,
+                }
+            })
+            .collect();
         tokio::select! {
             () = all.for_each(|()| std::future::ready(())) => {}
             () = stop.cancelled() => {}

@@ -161,7 +161,8 @@ pub(super) fn decide(
     }
 }
 
-fn is_of_this_restore(request: &Request, began: Timestamp, found: &Value) -> bool {
+/// Whether this very restore has created an object.
+pub(super) fn is_of_this_restore(request: &Request, began: Timestamp, found: &Value) -> bool {
     let restore = label::value(request.name.as_str());
     let labelled = found
         .pointer("/metadata/labels")

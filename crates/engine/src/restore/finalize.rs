@@ -3,7 +3,7 @@
 use bowline_api::hook::HookStatus;
 use bowline_api::restore::RestoreProgress;
 use bowline_api::{Restore, RestorePhase, RestoreStatus};
-use bowline_store::file::{RestoreOperation, RestoreVolumeInfo};
+use bowline_store::file::RestoreOperation;
 use bowline_store::{BackupStore, Error, RestoreName};
 use bytes::Bytes;
 use futures::stream;
@@ -31,7 +31,7 @@ pub async fn write(
     store.put_of_restore(restore, &results).await?;
     store.put_of_restore(restore, &restored.resources).await?;
     store.put_of_restore(restore, &records(&restored.operations, run)).await?;
-    store.put_of_restore(restore, &Vec::<RestoreVolumeInfo>::new()).await?;
+    store.put_of_restore(restore, &restored.volumes).await?;
     Ok(())
 }
 

@@ -19,6 +19,7 @@ use tokio::sync::SemaphorePermit;
 use super::apply::Applied;
 use super::once::Turn;
 use super::outcome::Action;
+use super::volume::Brought;
 use super::{Context, World, apply, hook, namespace};
 use crate::item::Object;
 use crate::operation::Operation;
@@ -102,6 +103,7 @@ impl Visitor for Restorer {
                     item.note(Action::Failed);
                 }
             }
+            item.tell_left_over();
             context.progress.done();
         })
     }
@@ -142,6 +144,8 @@ pub(super) struct Working<'a> {
     operations: Mutex<Vec<Operation>>,
     /// What they want restored with it whatever the filters say, so that nobody else brings it.
     additional: Mutex<Vec<ResourceIdentifier>>,
+    /// The volume that it gets from a snapshot, until it is in the cluster.
+    pub(super) brought: Option<Box<Brought>>,
 }
 
 impl<'a> Working<'a> {
@@ -151,7 +155,7 @@ impl<'a> Working<'a> {
         id: &'a ResourceIdentifier,
     ) -> Self {
         let (report, operations, additional) = Default::default();
-        Self { context, world, id, target: None, report, operations, additional }
+        Self { context, world, id, target: None, report, operations, additional, brought: None }
     }
 
     /// An action has begun an operation.
@@ -198,12 +202,20 @@ impl Working<'_> {
         let ready = match self.shape(*stored).await? {
             Shaped::Ready(ready) => *ready,
             Shaped::Skipped(reason) => return Ok(Ended::Skipped(reason)),
+            Shaped::Waiting(reason) => return Err(reason),
         };
         let Ready { resource, namespace, value, status } = ready;
         point::pass(Point::Create);
         let Applied { action: applied, created } =
             apply::apply(context, &resource, &namespace, id, &value).await?;
         point::pass(Point::Created);
+        // One that was there already does not point to what was made for it.
+        if matches!(applied, Action::Created | Action::Updated)
+            && let Some(brought) = self.brought.take()
+            && let Some((_, _, name)) = &self.target
+        {
+            context.volume_outcomes.restored(name, *brought);
+        }
         if let Some(status) = status
             && matches!(applied, Action::Created | Action::Updated)
         {
@@ -245,6 +257,14 @@ impl Working<'_> {
         let context = self.context;
         let limits = hook::Limits { default_wait: context.options.resource_timeout };
         context.hooks.begin(&context.cluster, &context.report, pod, limits, &context.stop);
+    }
+
+    /// Tells of a volume that a plugin made for it and that nothing points to.
+    fn tell_left_over(&self) {
+        if let Some(brought) = self.brought.as_ref().filter(|brought| brought.is_new) {
+            let text = format!("{} is left over: nothing points to it", brought.told);
+            self.context.report.warning(self.id, text);
+        }
     }
 
     fn note(&self, action: Action) {

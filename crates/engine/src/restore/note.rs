@@ -1,14 +1,18 @@
-//! Notes what must not be forgotten of a restore: the operations that actions begin.
+//! Notes what must not be forgotten of a restore: the operations that actions begin, and the volumes
+//! that plugins make.
 //!
 //! As in backups: a note before an item is shown to an action that may begin an operation, and one
 //! when all actions have seen it, with what they made of it kept in the bucket. A later process takes
 //! that over, and shows the item to nobody again.
+//!
+//! In the same way a note before a plugin is asked for a volume, and one with its answer. A later
+//! process uses the volume that is known, and tells of one that may be left over.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bowline_plugin::ResourceIdentifier;
+use bowline_plugin::{ResourceIdentifier, VolumeId};
 use bowline_store::BackupStore;
 use bowline_store::name::RunUid;
 use bytes::Bytes;
@@ -16,7 +20,10 @@ use serde_json::Value;
 
 use super::Context;
 use super::request::Request;
-use crate::journal::{Begun, Ended, Intent, Journal, Kept, Record, Recovered, Told, digest};
+use crate::journal::{
+    Begun, Ended, Intent, Journal, Kept, Record, Recovered, Requested, Told, VolumeBegun,
+    VolumeEnded, digest,
+};
 use crate::operation::{Operation, record};
 use crate::point::{self, Point, Verdict};
 use crate::report::{About, Message, Report};
@@ -32,6 +39,17 @@ pub(super) struct Notes {
     next: AtomicU64,
     /// What an earlier process has finished.
     past: HashMap<ResourceIdentifier, Ended>,
+    /// Volumes that earlier processes have asked for.
+    volumes: Vec<Requested>,
+}
+
+/// What earlier processes did for a volume.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Before {
+    /// What its PersistentVolume is called in the cluster.
+    pub(super) name: String,
+    /// What a plugin has made for it, in its words.
+    pub(super) volume: Option<VolumeId>,
 }
 
 /// What the actions made of an item.
@@ -73,7 +91,43 @@ impl Notes {
             run: request.uid.clone(),
             next: AtomicU64::new(recovered.next_block),
             past: recovered.finished.iter().filter_map(of_item).collect(),
+            volumes: recovered.volumes.clone(),
         }
+    }
+
+    /// Notes that a plugin is about to be asked for a volume. Returns the number of the note.
+    pub(super) async fn begin_volume(&self, mut begun: VolumeBegun) -> Result<u64, String> {
+        let block = self.next.fetch_add(1, Ordering::Relaxed);
+        begun.block = block;
+        if point::verdict(Point::NoteBegun) == Verdict::Go {
+            let noted = self.journal.append(&Record::VolumeBegun(begun)).await;
+            noted.map_err(|error| format!("it is not restored: {error}"))?;
+        }
+        point::pass(Point::Begun);
+        Ok(block)
+    }
+
+    /// Notes the answer: a volume, or that there is none.
+    pub(super) async fn end_volume(&self, block: u64, volume: Option<&VolumeId>) {
+        let ended = VolumeEnded { block, volume: volume.map(ToString::to_string) };
+        if point::verdict(Point::NoteEnded) == Verdict::Go
+            && let Err(error) = self.journal.append(&Record::VolumeEnded(ended)).await
+        {
+            tracing::warn!("{error}; if the server ends now, the volume is made again");
+        }
+        point::pass(Point::Ended);
+    }
+
+    /// What earlier processes did for the volume of a PersistentVolume.
+    pub(super) fn volume_before(&self, id: &ResourceIdentifier) -> Option<Before> {
+        let asked = self
+            .volumes
+            .iter()
+            .filter(|one| ResourceIdentifier::from(one.begun.item.clone()) == *id);
+        // One that was made counts more than what was tried after or before it.
+        let last = asked.max_by_key(|one| (made(one).is_some(), one.begun.block))?;
+        let volume = made(last).and_then(VolumeId::new);
+        Some(Before { name: last.begun.name.clone(), volume })
     }
 
     /// Notes that an item is about to be shown to actions. Returns the number of the note.
@@ -172,6 +226,44 @@ impl Notes {
     }
 }
 
+/// The volume that a plugin has made, as far as that is known.
+fn made(requested: &Requested) -> Option<&str> {
+    requested.ended.as_ref()?.volume.as_deref()
+}
+
+/// What is to be said of a volume that a plugin was asked for, if nobody goes on with it.
+fn left_over(requested: &Requested) -> Option<(ResourceIdentifier, String)> {
+    let Requested { begun: VolumeBegun { plugin, snapshot, item, .. }, ended } = requested;
+    let text = match ended {
+        None => format!(
+            "the server ended while the plugin {plugin} made a volume from the snapshot {snapshot} \
+             for it: what it had made, if anything, may be left over"
+        ),
+        Some(VolumeEnded { volume: Some(volume), .. }) => format!(
+            "the plugin {plugin} made the volume {volume} from the snapshot {snapshot} for it: it is \
+             left over, unless a PersistentVolume points to it"
+        ),
+        Some(VolumeEnded { volume: None, .. }) => return None,
+    };
+    Some((item.clone().into(), text))
+}
+
+/// Volumes that earlier processes asked plugins for, and that may be left over if nobody goes on with
+/// the restore.
+pub fn volumes_left(recovered: &Recovered) -> Vec<(ResourceIdentifier, String)> {
+    recovered.volumes.iter().filter_map(left_over).collect()
+}
+
+/// Tells of volumes that earlier processes had made, and that this one did not come to.
+pub(super) fn tell_left_over(context: &Context) {
+    let volumes = context.notes.iter().flat_map(|notes| &notes.volumes);
+    let unused = volumes.filter(|one| made(one).is_some());
+    let unused = unused.filter(|one| !context.volume_outcomes.has(&one.begun.item.name));
+    for (id, text) in unused.filter_map(left_over) {
+        context.report.warning(&id, text);
+    }
+}
+
 /// Takes over what an earlier process has noted.
 pub(super) fn replay(context: &Context, recovered: &Recovered) {
     let message = |told: &Told| Message::from(told.clone());
@@ -186,12 +278,18 @@ pub(super) fn replay(context: &Context, recovered: &Recovered) {
             }
         }
     }
-    for Intent { plugin, item } in recovered.unfinished.iter().flat_map(|begun| &begun.intents) {
+    for Intent { plugin, item, .. } in recovered.unfinished.iter().flat_map(|begun| &begun.intents)
+    {
         let id: ResourceIdentifier = item.clone().into();
         let text = format!(
             "the server ended while the plugin {plugin} had this item, and the plugin is shown it \
              again: what it had begun, if anything, may be left over"
         );
+        context.report.warning(&id, text);
+    }
+    for (id, text) in
+        recovered.volumes.iter().filter(|one| one.ended.is_none()).filter_map(left_over)
+    {
         context.report.warning(&id, text);
     }
 }

@@ -11,6 +11,7 @@
 //! same goes for what the user may not do, or a webhook that does not take part in dry runs.
 //!
 //! # What a plan cannot know
+//! - What plugins make of snapshots: that a volume would be made from one is told, and nobody is asked.
 //! - What actions of plugins do, and the built-in ones that look something up ([`Plan::not_run`]).
 //! - What many objects come to together, such as a quota that the last one of them exceeds.
 //! - What happens in the cluster meanwhile.
@@ -161,6 +162,7 @@ async fn find_out(run: Run, now: Timestamp) -> Result<Plan, Fatal> {
         options,
         progress: Arc::new(Progress::default()),
         notes: None,
+        maker: None,
         stop: CancellationToken::new(),
         cancel: CancellationToken::new(),
     };
@@ -269,11 +271,18 @@ impl Planner {
         let ready = match item.shape(stored).await {
             Ok(Shaped::Ready(ready)) => *ready,
             Ok(Shaped::Skipped(reason)) => return Finding::new(Verdict::Skip, reason),
+            Ok(Shaped::Waiting(reason)) => return Finding::new(Verdict::NotValidated, reason),
             Err(error) => return Finding::new(Verdict::Refuse, error),
         };
-        match place.reason(&target) {
+        let finding = match place.reason(&target) {
             Some(reason) => Finding::new(Verdict::NotValidated, reason),
             None => self.ask(item.context, &ready).await,
+        };
+        match (&finding, &item.brought) {
+            (Finding { verdict: Verdict::Create, .. }, Some(brought)) => {
+                Finding::new(Verdict::Create, brought.told.clone())
+            }
+            _ => finding,
         }
     }
 

@@ -17,6 +17,7 @@ use bowline_engine::backup::{self, Options, Progress, Recovery, Taken};
 use bowline_engine::cluster::fake::usual_resources;
 use bowline_engine::cluster::{Cluster as _, Fake, Query};
 use bowline_engine::journal::InMemory;
+use bowline_engine::snapshotter::NoSnapshotters;
 use bowline_engine::{GroupResource, Object, Resource};
 use bowline_plugin::{
     BackupItemAction, BackupOutput, Encoded, Item, ItemBlockAction, ResourceIdentifier,
@@ -105,6 +106,7 @@ pub(crate) async fn run_of(cluster: &Arc<Fake>, spec: Value, store: BackupStore)
         store,
         backup_item_actions: Vec::new(),
         item_block_actions: Vec::new(),
+        snapshotters: Arc::new(NoSnapshotters),
         options: Options { connections: 4, block_workers: 2, scratch: std::env::temp_dir() },
         progress: Arc::new(Progress::default()),
         journal: Arc::new(InMemory::default()),

@@ -11,4 +11,6 @@ mod backup;
 mod bad_days;
 mod cluster;
 mod restore_bad_days;
+mod restore_volumes;
 mod resume;
+mod snapshots;

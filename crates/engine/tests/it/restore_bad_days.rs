@@ -13,7 +13,9 @@ use bowline_engine::journal::{InMemory, Recovered};
 use bowline_engine::resource::Resource;
 use bowline_engine::restore::order::Priorities;
 use bowline_engine::restore::request::{self, Defaults, Facts, Lookup, Request};
+use bowline_engine::restore::volume::NoWitness;
 use bowline_engine::restore::{self, Options, Progress, Restored, Run};
+use bowline_engine::snapshotter::NoSnapshotters;
 use bowline_plugin::Item;
 use bowline_store::BackupName;
 use bowline_store::backend::Memory;
@@ -27,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 use crate::backup::{config_map, namespace, store_in};
 
 /// An archive of objects, each with the folder of its kind.
-fn archive(objects: &[(&str, Value)]) -> Vec<u8> {
+pub(crate) fn archive(objects: &[(&str, Value)]) -> Vec<u8> {
     let mut tar = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
     for (kind, object) in objects {
         let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
@@ -93,6 +95,8 @@ async fn restore_of(
         cluster,
         store,
         actions,
+        snapshotters: Arc::new(NoSnapshotters),
+        witness: Arc::new(NoWitness),
         options,
         progress,
         journal: Arc::new(InMemory::default()),

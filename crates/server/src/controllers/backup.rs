@@ -14,6 +14,7 @@ pub(in crate::controllers) mod facts;
 mod finish;
 mod items;
 mod recover;
+mod volumes;
 mod wait;
 
 use std::collections::BTreeSet;
@@ -23,13 +24,15 @@ use std::time::Duration;
 
 use bowline_api::{Backup, BackupPhase, BackupStatus};
 use bowline_engine::backup::request::{self, Prepared, Request};
-use bowline_engine::backup::{Recovery, finalize, replace};
+use bowline_engine::backup::{Recovery, finalize, replace, snapshot};
 use bowline_engine::journal::{Journal as _, Record, Recovered, recover};
 use bowline_engine::operation::record::Of;
 use bowline_engine::phase::{Stage, backup_stage};
 use bowline_engine::point::{self, Point};
+use bowline_engine::report::Report;
 use bowline_plugin::{BackupItemAction, ResourceIdentifier};
 use bowline_plugin_host as plugin_host;
+use bowline_store::file::Snapshot;
 use bowline_store::name::RunUid;
 use bowline_store::store::Committed;
 use bowline_store::{BackupName, BackupStore};
@@ -398,6 +401,28 @@ impl<'a> Course<'a> {
 
     fn status(&self) -> BackupStatus {
         self.backup.status.clone().unwrap_or_default()
+    }
+
+    /// Deletes snapshots of a backup that is not to be. Returns those that could not be deleted, which
+    /// are told.
+    async fn discard(&self, snapshots: Vec<Snapshot>, report: &Report) -> Vec<Snapshot> {
+        if snapshots.is_empty() {
+            return snapshots;
+        }
+        tracing::info!(snapshots = snapshots.len(), "the snapshots of the backup are deleted");
+        snapshot::discard(&*self.context.snapshotters, snapshots, report).await
+    }
+
+    /// Deletes the snapshots of a backup whose Backup is gone. There is nobody to tell it to but the log.
+    async fn discard_unrecorded(&self, snapshots: Vec<Snapshot>) {
+        for left in self.discard(snapshots, &Report::default()).await {
+            tracing::error!(
+                volume = left.spec.persistent_volume_name,
+                snapshot = left.status.provider_snapshot_id,
+                location = left.spec.location,
+                "a snapshot of a backup that is gone is left over"
+            );
+        }
     }
 
     /// What the engine needs to know of the backup, looked up anew.

@@ -58,11 +58,14 @@ pub(super) enum Followed {
 /// Who wants to know how operations go.
 #[async_trait]
 pub(super) trait Audience: Sync {
-    /// Writes them to the bucket.
-    async fn keep(&self, operations: &[Operation]);
+    /// Writes them to the bucket. Says whether they are there.
+    async fn keep(&self, operations: &[Operation]) -> bool;
 
-    /// Shows their counts. Says whether the object of the run is still there.
-    async fn show(&self, counts: Counts) -> bool;
+    /// Shows how many have ended. Says whether the object of the run is still there.
+    async fn show(&self, operations: &[Operation]) -> bool;
+
+    /// Shows how far each of them is. Called at most once a second.
+    async fn progress(&self, _: &[Operation]) {}
 }
 
 /// Nobody wants to know.
@@ -70,9 +73,11 @@ pub(super) struct Nobody;
 
 #[async_trait]
 impl Audience for Nobody {
-    async fn keep(&self, _: &[Operation]) {}
+    async fn keep(&self, _: &[Operation]) -> bool {
+        false
+    }
 
-    async fn show(&self, _: Counts) -> bool {
+    async fn show(&self, _: &[Operation]) -> bool {
         true
     }
 }
@@ -90,7 +95,13 @@ pub(super) async fn follow(
         longest_pause: context.options.item_operation_sync_frequency,
         ..Deadlines::default()
     };
-    let tracker = Tracker { board: Arc::clone(board), asker, rate: &context.poll_rate, deadlines };
+    let tracker = Tracker {
+        board: Arc::clone(board),
+        asker,
+        rate: &context.poll_rate,
+        deadlines,
+        uploads: &context.uploads,
+    };
     context.metrics.adopt(run, &board.operations());
     let is_gone = AtomicBool::new(false);
     let mut ticks = interval(LOOK);
@@ -104,17 +115,23 @@ pub(super) async fn follow(
             if !changes.has_changed().unwrap_or(false) {
                 continue;
             }
-            let counts = board.counts();
+            let operations = board.operations();
+            let counts = Counts::of(&operations);
             let has_ended = counts != shown;
-            context.metrics.show(run, &board.operations());
+            context.metrics.show(run, &operations);
+            audience.progress(&operations).await;
             if has_ended || kept.elapsed() >= KEEP {
                 changes.mark_unchanged();
-                audience.keep(&board.operations()).await;
+                if audience.keep(&operations).await {
+                    board.note_kept(&operations);
+                } else {
+                    changes.mark_changed();
+                }
                 kept = Instant::now();
             }
             if has_ended && !is_gone.load(Ordering::Relaxed) {
                 shown = counts;
-                if !audience.show(counts).await {
+                if !audience.show(&operations).await {
                     tracing::warn!("the run was deleted, so its operations are stopped");
                     is_gone.store(true, Ordering::Relaxed);
                     cancel.cancel();
@@ -141,6 +158,10 @@ pub(super) async fn follow(
 pub(super) fn tell_failed(operations: &[Operation], report: &Report) {
     for operation in operations {
         if let State::Failed(reason) = &operation.state {
+            // That its snapshot has failed is told already.
+            if operation.was_not_begun() {
+                continue;
+            }
             let Operation { id, plugin, item, .. } = operation;
             report.error(item, format!("the operation {id} of {plugin} failed: {reason}"));
         }

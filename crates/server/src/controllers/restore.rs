@@ -6,6 +6,7 @@
 
 mod facts;
 mod items;
+mod volumes;
 mod wait;
 
 use std::sync::Arc;
@@ -118,7 +119,7 @@ fn concerns_us(restore: &Restore) -> bool {
 
 /// A restore on its way to its end.
 struct Course<'a> {
-    context: &'a Context,
+    context: &'a Arc<Context>,
     api: &'a Api<Restore>,
     /// As it was last read or written.
     restore: Restore,
@@ -150,7 +151,7 @@ enum Then {
 
 /// Brings a restore from wherever it is to its end.
 fn carry_on<'a>(
-    context: &'a Context,
+    context: &'a Arc<Context>,
     api: &'a Api<Restore>,
     watched: &'a Store<Restore>,
     restore: Restore,
@@ -174,7 +175,7 @@ fn carry_on<'a>(
 }
 
 async fn go(
-    context: &Context,
+    context: &Arc<Context>,
     api: &Api<Restore>,
     restore: Restore,
     log: &RunLog,
@@ -255,6 +256,7 @@ impl Course<'_> {
                     let is_asked = self.is_canceled();
                     write_end(self.context, self.api, &self.restore, &status, is_asked).await?;
                     point::pass(Point::RestoreOver);
+                    volumes::close(self.context, &self.restore).await;
                     return self.forget().await;
                 }
                 Then::Gone => return self.forget().await,

@@ -6,8 +6,9 @@ use std::time::Instant;
 use async_trait::async_trait;
 use bowline_api::{Backup, Restore};
 use bowline_plugin::{
-    BackupItemAction, BackupOutput, Encoded, Item, ItemBlockAction, Name, OperationId, Progress,
-    ResourceIdentifier, ResourceSelector, RestoreItemAction, RestoreOutput, Result,
+    BackupItemAction, BackupOutput, DeleteItemAction, Encoded, Item, ItemBlockAction, Name,
+    OperationId, Progress, ResourceIdentifier, ResourceSelector, RestoreItemAction, RestoreOutput,
+    Result,
 };
 use bowline_plugin_host::{self as plugin_host, Named};
 
@@ -89,6 +90,17 @@ impl RestoreItemAction for Timed<dyn RestoreItemAction> {
 }
 
 #[async_trait]
+impl DeleteItemAction for Timed<dyn DeleteItemAction> {
+    async fn applies_to(&self) -> Result<ResourceSelector> {
+        self.time(Method::AppliesTo, self.plugin.applies_to()).await
+    }
+
+    async fn execute(&self, item: &Item, backup: &Encoded<Backup>) -> Result<()> {
+        self.time(Method::Execute, self.plugin.execute(item, backup)).await
+    }
+}
+
+#[async_trait]
 impl ItemBlockAction for Timed<dyn ItemBlockAction> {
     async fn applies_to(&self) -> Result<ResourceSelector> {
         self.time(Method::AppliesTo, self.plugin.applies_to()).await
@@ -125,6 +137,18 @@ pub(super) fn restore_item_actions(
         Named { plugin: plugin as _, ..named }
     };
     run.restore_item_actions().into_iter().map(timed).collect()
+}
+
+/// The actions of a run that take part in deletions, timed.
+pub(super) fn delete_item_actions(
+    run: &plugin_host::Run,
+    metrics: &Arc<Metrics>,
+) -> Vec<Named<dyn DeleteItemAction>> {
+    let timed = |named: Named<dyn DeleteItemAction>| {
+        let plugin = Arc::new(Timed::new(&named, metrics));
+        Named { plugin: plugin as _, ..named }
+    };
+    run.delete_item_actions().into_iter().map(timed).collect()
 }
 
 /// The actions of a run that say what belongs together, timed.

@@ -137,6 +137,14 @@ fn every_milestone_has_a_type_a_reason_and_a_note() {
             "it has stopped, because it was asked to",
             "Canceled",
         ),
+        (Milestone::Deleting, Normal, "Deleting", "it is being deleted", "Deleting"),
+        (
+            Milestone::NotDeleted,
+            Warning,
+            "NotDeleted",
+            "it could not be deleted; its DeleteBackupRequest says why",
+            "NotDeleted",
+        ),
         (
             Milestone::Resumed { attempt: 2 },
             Normal,

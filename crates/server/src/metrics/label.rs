@@ -14,6 +14,11 @@ const NAME_MAX: usize = 128;
 /// What the rest is called. It is no name of a plugin, which would have a slash.
 const OTHER: &str = "other";
 
+/// How many schedules are told by their names. The rest is one.
+const SCHEDULES_MAX: usize = 1024;
+/// What the rest of the schedules is called. No schedule can be called so.
+const OTHER_SCHEDULES: &str = "(other)";
+
 /// What kind of run it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RunKind {
@@ -153,6 +158,12 @@ pub(super) struct CallLabels {
     pub(super) outcome: Outcome,
 }
 
+/// Backups of a schedule, as Velero labels them; of none if it is empty.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct ScheduleLabels {
+    pub(super) schedule: Arc<str>,
+}
+
 /// Runs of a kind with an end.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct RunLabels {
@@ -160,20 +171,28 @@ pub(super) struct RunLabels {
     pub(super) phase: &'static str,
 }
 
-/// The plugins that are told by their names: the first ones that were met.
+/// The plugins or schedules that are told by their names: the first ones that were met.
 #[derive(Debug, Default)]
 pub(super) struct Names(Mutex<BTreeSet<Arc<str>>>);
 
 impl Names {
     /// What a plugin is called. It is called so for as long as the process runs.
     pub(super) fn label(&self, plugin: &Name) -> Arc<str> {
-        let name = plugin.as_str();
+        self.one_of(NAMES_MAX, plugin.as_str(), OTHER)
+    }
+
+    /// What a schedule is called, likewise.
+    pub(super) fn schedule(&self, schedule: &str) -> Arc<str> {
+        self.one_of(SCHEDULES_MAX, schedule, OTHER_SCHEDULES)
+    }
+
+    fn one_of(&self, most: usize, name: &str, rest: &str) -> Arc<str> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = known.get(name) {
             return Arc::clone(known);
         }
-        if known.len() >= NAMES_MAX || name.len() > NAME_MAX {
-            return OTHER.into();
+        if known.len() >= most || name.len() > NAME_MAX {
+            return rest.into();
         }
         let name: Arc<str> = name.into();
         known.insert(Arc::clone(&name));
@@ -200,6 +219,17 @@ mod tests {
         }
         assert_eq!(&*names.label(&name("example.io/late")), OTHER);
         assert_eq!(&*names.label(&name("example.io/0")), "example.io/0");
+    }
+
+    #[test]
+    fn so_many_schedules_have_names_and_the_rest_is_one() {
+        let names = Names::default();
+        assert_eq!(&*names.schedule(""), "");
+        for number in 1..SCHEDULES_MAX {
+            let schedule = number.to_string();
+            assert_eq!(*names.schedule(&schedule), schedule);
+        }
+        assert_eq!(&*names.schedule("late"), OTHER_SCHEDULES);
     }
 
     #[test]

@@ -205,3 +205,21 @@ fn the_docs_name_every_metric_and_no_other() {
     told.sort();
     assert_eq!(served, told);
 }
+
+#[test]
+fn deletions_are_counted_by_schedule_under_veleros_names() {
+    let metrics = Metrics::new();
+    metrics.deletion("", Deletion::Attempt);
+    metrics.deletion("", Deletion::Success);
+    metrics.deletion("nightly", Deletion::Attempt);
+    metrics.deletion("nightly", Deletion::Attempt);
+    metrics.deletion("nightly", Deletion::Failure);
+    let attempts = [r#"{schedule=""} 1"#, r#"{schedule="nightly"} 2"#];
+    assert_eq!(lines(&metrics, "velero_backup_deletion_attempt_total"), attempts);
+    let success = lines(&metrics, "velero_backup_deletion_success_total");
+    assert_eq!(success, [r#"{schedule=""} 1"#]);
+    let failure = lines(&metrics, "velero_backup_deletion_failure_total");
+    assert_eq!(failure, [r#"{schedule="nightly"} 1"#]);
+    let text = metrics.render(second(NOW)).unwrap();
+    assert!(text.ends_with("# EOF\n") && text.matches("# EOF").count() == 1, "{text}");
+}

@@ -27,6 +27,8 @@ async fn every_milestone_becomes_an_event_of_its_run() {
         Milestone::OperationsProgress { ended: 1, total: 2 },
         Milestone::Canceling,
         Milestone::Canceled,
+        Milestone::Deleting,
+        Milestone::NotDeleted,
         Milestone::Resumed { attempt: 2 },
     ];
     let ends = End::ALL.map(|phase| Milestone::Ended { phase });

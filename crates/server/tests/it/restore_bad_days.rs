@@ -30,7 +30,7 @@ const LIMIT: Duration = Duration::from_mins(2);
 
 /// A tar file whose writer believes everything.
 #[derive(Default)]
-struct Tar(Vec<u8>);
+pub(crate) struct Tar(Vec<u8>);
 
 impl Tar {
     fn header(&mut self, path: &str, kind: EntryType, link: &str, size: usize) {
@@ -52,7 +52,7 @@ impl Tar {
     }
 
     /// An object where it belongs.
-    fn object(&mut self, resource: &str, object: &Value) {
+    pub(crate) fn object(&mut self, resource: &str, object: &Value) {
         let metadata = &object["metadata"];
         let folder = match metadata["namespace"].as_str() {
             None => "cluster".to_owned(),
@@ -62,7 +62,7 @@ impl Tar {
         self.file(&format!("resources/{resource}/{folder}/{name}.json"), object.to_string());
     }
 
-    fn end(mut self) -> Vec<u8> {
+    pub(crate) fn end(mut self) -> Vec<u8> {
         self.0.extend_from_slice(&[0; 1024]);
         gzip(&self.0)
     }

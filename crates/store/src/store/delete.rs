@@ -1,23 +1,27 @@
 //! Deleting, so that a kill in the middle leaves no lie.
 //!
 //! Object stores delete one object at a time. What must hold after each:
-//! - **Nobody takes the rest for a backup.** So the commit record goes first: from then on the
-//!   backup does not exist, for us and for any Velero that syncs the bucket. With the record last, a
-//!   `Completed` backup without an archive would be found, imported and restored from.
-//! - **The rest can still be finished.** The request to delete lies in the cluster until all is
-//!   gone, and deleting again goes on where it stopped. So the files that name data outside of the
-//!   bucket (snapshots, copies of volumes) go last: as long as that data might be there, so is the
-//!   file that names it.
+//! - **Nobody takes the rest for a backup.** So the commit record is written once more, before all
+//!   else, and says `Deleting`. Velero takes in no such backup, and we take it in as what it is. With
+//!   a record that goes on to say `Completed`, a backup without an archive would be found, imported
+//!   and restored from.
+//! - **The rest can still be finished**, also by somebody who has nothing but the bucket. So the record
+//!   goes last, and the files that name data outside of the bucket (snapshots, copies of volumes) right
+//!   before it: as long as that data might be there, so is the file that names it.
+
+use bowline_api::BackupPhase;
 
 use super::{BackupStore, Error, Result};
+use crate::encode;
 use crate::layout::BackupFile;
 use crate::layout::Key;
 use crate::name::{BackupName, RestoreName, RunUid};
 
 /// The files that name data outside of the bucket.
-const NAMES_DATA: [BackupFile; 6] = [
+const NAMES_DATA: [BackupFile; 7] = [
     BackupFile::CsiVolumeSnapshots,
     BackupFile::CsiVolumeSnapshotContents,
+    BackupFile::Own,
     BackupFile::PodVolumeBackups,
     BackupFile::VolumeInfos,
     BackupFile::VolumePluginBackups,
@@ -27,18 +31,39 @@ const NAMES_DATA: [BackupFile; 6] = [
 impl BackupStore {
     /// Deletes all files of a backup. May be repeated.
     pub async fn delete_backup(&self, backup: &BackupName) -> Result<()> {
+        // Whoever finds the record must not take the backup for whole: if that cannot be written,
+        // nothing is deleted.
+        self.mark_deleting(backup).await?;
         let folder = self.layout.backup_folder(backup);
         let key = |file| self.layout.key(&Key::Backup(backup.clone(), file));
         let record = key(BackupFile::Record);
         let last = NAMES_DATA.map(key);
         let mut keys = self.keys(&folder).await?;
-        keys.sort_by_cached_key(|key| order(key, &record, &last));
-        // Whoever finds the record must find the rest: if it cannot go, nothing does.
-        if keys.first() == Some(&record) {
-            self.delete(&record).await?;
-            keys.remove(0);
+        let all = keys.len();
+        keys.retain(|key| *key != record);
+        let has_record = keys.len() < all;
+        keys.sort_by_cached_key(|key| order(key, &last));
+        self.delete_all(&keys).await?;
+        if has_record { self.delete(&record).await } else { Ok(()) }
+    }
+
+    /// Writes into the record of a backup that it is being deleted. May be repeated; without a record
+    /// there is nothing that could be taken for a backup.
+    pub async fn mark_deleting(&self, backup: &BackupName) -> Result<()> {
+        let mut record = match self.backup(backup).await {
+            Ok(Some(record)) => record,
+            Ok(None) => return Ok(()),
+            // Nobody takes it for a backup as it is.
+            Err(error @ Error::Unreadable { .. }) if !error.is_retryable() => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let status = record.status.get_or_insert_default();
+        if status.phase == Some(BackupPhase::Deleting) {
+            return Ok(());
         }
-        self.delete_all(&keys).await
+        status.phase = Some(BackupPhase::Deleting);
+        let key = Key::Backup(backup.clone(), BackupFile::Record);
+        self.put_bytes(&key, encode::json_indented(&record)?).await
     }
 
     /// Deletes all files of a restore. May be repeated.
@@ -82,13 +107,7 @@ impl BackupStore {
     }
 }
 
-/// First the record, then the rest, then what names data elsewhere; what stands for a folder after
-/// what is in it.
-fn order(key: &str, record: &str, last: &[String]) -> (u8, std::cmp::Reverse<usize>) {
-    let rank = match key {
-        key if key == record => 0,
-        key if last.iter().any(|last| last == key) => 2,
-        _ => 1,
-    };
-    (rank, std::cmp::Reverse(key.len()))
+/// What names data elsewhere after the rest; what stands for a folder after what is in it.
+fn order(key: &str, last: &[String]) -> (bool, std::cmp::Reverse<usize>) {
+    (last.iter().any(|last| last == key), std::cmp::Reverse(key.len()))
 }

@@ -218,16 +218,30 @@ async fn a_plugin_that_cannot_refuse_is_checked_after_the_commit() {
     assert_eq!(committed, Committed::Created(Guarantee::CheckedFirst));
 }
 
+/// A backup with all its files.
+async fn whole(memory: &Memory) -> BackupStore {
+    let whole = store(memory.clone());
+    for file in BackupFile::ALL {
+        put(memory, &whole.layout().key(&Key::Backup(name(), file)), "x").await;
+    }
+    let record = bowline_store::encode::json_indented(&backup("u", "Completed")).unwrap();
+    put(memory, "p/backups/b/velero-backup.json", record).await;
+    put(memory, "p/backups/bb/bb.tar.gz", "of another").await;
+    whole
+}
+
+/// The phase in the record of the backup; none without a record.
+async fn recorded(store: &BackupStore) -> Option<String> {
+    let record = store.backup(&name()).await.unwrap()?;
+    Some(record.status.unwrap().phase.unwrap().to_string())
+}
+
 #[tokio::test]
 async fn a_delete_that_is_killed_anywhere_leaves_no_lie_and_can_be_finished() {
     let names_data = ["volumesnapshots", "volumeinfo", "podvolumebackups", "volumepluginbackups"];
     for allowed in 0..=BackupFile::ALL.len() {
         let memory = memory();
-        let whole = store(memory.clone());
-        for file in BackupFile::ALL {
-            put(&memory, &whole.layout().key(&Key::Backup(name(), file)), "x").await;
-        }
-        put(&memory, "p/backups/bb/bb.tar.gz", "of another").await;
+        let whole = whole(&memory).await;
         let count = AtomicUsize::new(0);
         let dying = memory.failing(move |call, _| {
             let is_over = call == Call::Delete && count.fetch_add(1, Ordering::SeqCst) >= allowed;
@@ -237,13 +251,55 @@ async fn a_delete_that_is_killed_anywhere_leaves_no_lie_and_can_be_finished() {
         assert_eq!(outcome.is_ok(), allowed == BackupFile::ALL.len());
         let left = memory.list_objects(BUCKET, "p/backups/b/").await.unwrap();
         assert_eq!(left.len(), BackupFile::ALL.len() - allowed);
-        let has_record = left.iter().any(|key| key.ends_with("velero-backup.json"));
-        assert_eq!(has_record, allowed == 0, "with the record, all is there: {left:?}");
+        let expected = (!left.is_empty()).then(|| "Deleting".to_owned());
+        assert_eq!(recorded(&whole).await, expected, "a record tells of what is left: {left:?}");
         let has_archive = left.iter().any(|key| key.ends_with(".tar.gz"));
         let has_names = names_data.iter().all(|name| left.iter().any(|key| key.contains(name)));
         assert!(has_names || !has_archive, "{left:?}");
         whole.delete_backup(&name()).await.unwrap();
         assert_eq!(memory.list_objects(BUCKET, "").await.unwrap(), ["p/backups/bb/bb.tar.gz"]);
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_deleted_while_the_record_says_that_the_backup_is_whole() {
+    let memory = memory();
+    let whole = whole(&memory).await;
+    let full = memory.failing(|call, _| {
+        (call == Call::Put).then(|| PluginError::new(Code::ResourceExhausted, "full"))
+    });
+    assert!(store(full).delete_backup(&name()).await.is_err());
+    let blind = memory.failing(|call, _| {
+        (call == Call::Get).then(|| PluginError::new(Code::Unavailable, "away"))
+    });
+    assert!(store(blind).delete_backup(&name()).await.is_err());
+    assert_eq!(recorded(&whole).await.as_deref(), Some("Completed"));
+    let left = memory.list_objects(BUCKET, "p/backups/b/").await.unwrap();
+    assert_eq!(left.len(), BackupFile::ALL.len());
+}
+
+#[tokio::test]
+async fn a_record_that_is_no_record_keeps_nobody_from_deleting() {
+    let memory = memory();
+    let whole = whole(&memory).await;
+    put(&memory, "p/backups/b/velero-backup.json", "{").await;
+    whole.delete_backup(&name()).await.unwrap();
+    assert_eq!(memory.list_objects(BUCKET, "p/backups/b/").await.unwrap(), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_mark_changes_nothing_but_the_phase() {
+    let memory = memory();
+    let store = whole(&memory).await;
+    let mut record = backup("u", "PartiallyFailed");
+    record.status.as_mut().unwrap().errors = 3;
+    record.spec.unknown.0.insert("future".to_owned(), true.into());
+    let text = bowline_store::encode::json_indented(&record).unwrap();
+    put(&memory, "p/backups/b/velero-backup.json", text).await;
+    for _ in 0..2 {
+        store.mark_deleting(&name()).await.unwrap();
+        record.status.as_mut().unwrap().phase = Some("Deleting".into());
+        assert_eq!(store.backup(&name()).await.unwrap().as_ref(), Some(&record));
     }
 }
 

@@ -6,7 +6,7 @@ mod tests;
 
 use anyhow::{Context as _, bail};
 use bowline_api::{
-    Backup, BackupSpec, BackupStorageLocation, Schedule, VolumeSnapshotLocation, label,
+    Backup, BackupSpec, BackupStorageLocation, Schedule, VolumeSnapshotLocation, annotation, label,
 };
 use bowline_store::BackupName;
 use jiff::Timestamp;
@@ -82,7 +82,7 @@ pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::
     if asked != spec(&What::default(), &How::default())? {
         bail!(
             "--from-schedule takes what to back up and how from the schedule; leave out the other \
-             flags, except --labels and --annotations"
+             flags, except --labels, --annotations and --snapshot-type"
         );
     }
     let name = args.name.as_ref().map(BackupName::new).transpose()?;
@@ -109,7 +109,10 @@ async fn check_locations(installation: &Installation, spec: &BackupSpec) -> anyh
 
 /// Adds the labels and annotations of the command line.
 fn decorate(backup: &mut Backup, args: &Args) {
-    let (labels, annotations) = (flags::merged(&args.labels), flags::merged(&args.annotations));
+    let (labels, mut annotations) = (flags::merged(&args.labels), flags::merged(&args.annotations));
+    if let Some(snapshot_type) = args.how.snapshot_type {
+        annotations.insert(annotation::SNAPSHOT_TYPE.to_owned(), snapshot_type.to_string());
+    }
     run::decorate(&mut backup.metadata, labels, annotations);
 }
 

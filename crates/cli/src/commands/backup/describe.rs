@@ -1,5 +1,6 @@
 //! `bowline backup describe`: what is known of a backup, in the cluster and in its storage location.
 
+mod freeze;
 mod json;
 #[cfg(test)]
 mod tests;
@@ -12,7 +13,7 @@ use kube::ResourceExt as _;
 use serde_json::Value;
 
 use crate::args::{InstallationArgs, TrustArgs};
-use crate::describe::{self, Described, Fetched, Format, Wish, file};
+use crate::describe::{self, Described, Fetched, Format, Transfers, Wish, file};
 use crate::download::Downloads;
 use crate::exit::Exit;
 use crate::installation::Installation;
@@ -75,11 +76,11 @@ impl Described for Backup {
         Files { results, volumes, operations, resources }
     }
 
-    fn text(&self, files: &Files, details: bool) -> String {
-        text::render(self, files, details)
+    fn text(&self, files: &Files, transfers: &Transfers, details: bool) -> String {
+        text::render(self, files, transfers, details)
     }
 
-    fn json(&self, files: &Files, details: bool) -> Value {
-        json::render(self, files, details)
+    fn json(&self, files: &Files, transfers: &Transfers, details: bool) -> Value {
+        json::render(self, files, transfers, details)
     }
 }

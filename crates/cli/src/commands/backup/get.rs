@@ -39,27 +39,48 @@ pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::
     let selector = args.selector.as_deref();
     let mut backups: Vec<Backup> = listing::find(&installation, &args.names, selector).await?;
     listing::sort_series(&mut backups);
-    let table = |backups: &[_]| table(backups, &args.labels, Timestamp::now());
     if args.watch {
-        let find = async || listing::find(&installation, &args.names, selector).await;
+        let volumes = follow::Volumes::default();
+        volumes.look(&installation, &backups).await;
+        let find = async || {
+            let found = listing::find(&installation, &args.names, selector).await?;
+            volumes.look(&installation, &found).await;
+            Ok(found)
+        };
+        let table =
+            |backups: &[_]| watched(backups, &args.labels, Timestamp::now(), |b| volumes.of(b));
         return follow::changes(find, backups, args.output, table).await;
     }
+    let table = |backups: &[_]| table(backups, &args.labels, Timestamp::now());
     listing::show(&installation, backups, &args.names, args.output, table)
 }
 
+const HEADER: [&str; 9] = [
+    "NAME",
+    "STATUS",
+    "ERRORS",
+    "WARNINGS",
+    "CREATED",
+    "EXPIRES",
+    "STORAGE LOCATION",
+    "QUEUE POSITION",
+    "SELECTOR",
+];
+
 fn table(backups: &[Backup], labels: &LabelColumns, now: Timestamp) -> String {
-    let header = [
-        "NAME",
-        "STATUS",
-        "ERRORS",
-        "WARNINGS",
-        "CREATED",
-        "EXPIRES",
-        "STORAGE LOCATION",
-        "QUEUE POSITION",
-        "SELECTOR",
-    ];
-    listing::table(backups, header, |backup| row(backup, now), labels)
+    listing::table(backups, HEADER, |backup| row(backup, now), labels)
+}
+
+/// The same, and how far their volumes are.
+fn watched(
+    backups: &[Backup],
+    labels: &LabelColumns,
+    now: Timestamp,
+    volumes: impl Fn(&Backup) -> String,
+) -> String {
+    let header = [&HEADER[..], &["VOLUMES"]].concat();
+    let row = |backup: &Backup| [&row(backup, now)[..], &[volumes(backup)]].concat();
+    listing::table_of(backups, header, row, labels)
 }
 
 fn row(backup: &Backup, now: Timestamp) -> [String; 9] {
@@ -141,6 +162,18 @@ mod tests {
         let mut backups = backups();
         listing::sort_series(&mut backups);
         insta::assert_snapshot!(table(&backups, &LabelColumns::default(), now));
+    }
+
+    #[test]
+    fn who_watches_sees_how_far_volumes_are() {
+        let volumes = |backup: &Backup| match backup.name_any().as_str() {
+            "by-hand" => "1/3 40%".to_owned(),
+            _ => String::new(),
+        };
+        let table = watched(&backups(), &LabelColumns::default(), Timestamp::UNIX_EPOCH, volumes);
+        let ends: Vec<&str> =
+            table.lines().map(|line| line.rsplit("   ").next().unwrap().trim()).collect();
+        assert_eq!(ends, ["VOLUMES", "<none>", "<none>", "1/3 40%", "<none>"], "{table}");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::SecretKeySelector;
 use kube::ResourceExt as _;
 use kube::api::PostParams;
 
-use super::{check_no_other_default, credential};
+use super::check_no_other_default;
 use crate::args::InstallationArgs;
 use crate::exit::Exit;
 use crate::flags::{self, Pairs};
@@ -38,7 +38,7 @@ pub(crate) struct Args {
     prefix: Option<String>,
 
     /// The key of a Secret with the credentials of this location [default: the server's]
-    #[arg(long, value_name = "SECRET=KEY", value_parser = credential)]
+    #[arg(long, value_name = "SECRET=KEY", value_parser = flags::credential)]
     credential: Option<SecretKeySelector>,
 
     /// Let backups that name no location go here

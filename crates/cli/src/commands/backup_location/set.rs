@@ -10,7 +10,7 @@ use kube::ResourceExt as _;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
-use super::{check_no_other_default, credential};
+use super::check_no_other_default;
 use crate::args::InstallationArgs;
 use crate::exit::Exit;
 use crate::installation::Installation;
@@ -27,7 +27,7 @@ pub(crate) struct Args {
     cacert: Option<PathBuf>,
 
     /// The key of a Secret with the credentials of this location
-    #[arg(long, value_name = "SECRET=KEY", value_parser = credential)]
+    #[arg(long, value_name = "SECRET=KEY", value_parser = flags::credential)]
     credential: Option<SecretKeySelector>,
 
     /// Whether backups that name no location go here

@@ -39,27 +39,46 @@ pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::
     let selector = args.selector.as_deref();
     let mut restores: Vec<Restore> = listing::find(&installation, &args.names, selector).await?;
     listing::sort_series(&mut restores);
-    let table = |restores: &[_]| table(restores, &args.labels);
     if args.watch {
-        let find = async || listing::find(&installation, &args.names, selector).await;
+        let volumes = follow::Volumes::default();
+        volumes.look(&installation, &restores).await;
+        let find = async || {
+            let found = listing::find(&installation, &args.names, selector).await?;
+            volumes.look(&installation, &found).await;
+            Ok(found)
+        };
+        let table = |restores: &[_]| watched(restores, &args.labels, |r| volumes.of(r));
         return follow::changes(find, restores, args.output, table).await;
     }
+    let table = |restores: &[_]| table(restores, &args.labels);
     listing::show(&installation, restores, &args.names, args.output, table)
 }
 
+const HEADER: [&str; 9] = [
+    "NAME",
+    "BACKUP",
+    "STATUS",
+    "STARTED",
+    "COMPLETED",
+    "ERRORS",
+    "WARNINGS",
+    "CREATED",
+    "SELECTOR",
+];
+
 fn table(restores: &[Restore], labels: &LabelColumns) -> String {
-    let header = [
-        "NAME",
-        "BACKUP",
-        "STATUS",
-        "STARTED",
-        "COMPLETED",
-        "ERRORS",
-        "WARNINGS",
-        "CREATED",
-        "SELECTOR",
-    ];
-    listing::table(restores, header, row, labels)
+    listing::table(restores, HEADER, row, labels)
+}
+
+/// The same, and how far their volumes are.
+fn watched(
+    restores: &[Restore],
+    labels: &LabelColumns,
+    volumes: impl Fn(&Restore) -> String,
+) -> String {
+    let header = [&HEADER[..], &["VOLUMES"]].concat();
+    let row = |restore: &Restore| [&row(restore)[..], &[volumes(restore)]].concat();
+    listing::table_of(restores, header, row, labels)
 }
 
 fn row(restore: &Restore) -> [String; 9] {

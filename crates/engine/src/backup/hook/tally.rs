@@ -3,17 +3,18 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use bowline_plugin::ResourceIdentifier;
+use bowline_store::file::FreezeWindow;
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 
 /// Counts the hooks of a run, and measures for how long pods were quiesced.
 pub struct Tally {
     attempted: AtomicU64,
     failed: AtomicU64,
     freezes: Mutex<BTreeMap<ResourceIdentifier, Freeze>>,
-    windows: Mutex<Vec<Duration>>,
+    windows: Mutex<Vec<FreezeWindow>>,
     now: Box<dyn Fn() -> Timestamp + Send + Sync>,
 }
 
@@ -64,26 +65,30 @@ impl Tally {
     }
 
     /// For how long pods were quiesced, of those whose windows have ended.
-    pub fn windows(&self) -> Vec<Duration> {
+    pub fn windows(&self) -> Vec<FreezeWindow> {
         self.windows.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Notes windows that were measured elsewhere.
-    pub(in crate::backup) fn add_windows(&self, windows: Vec<Duration>) {
+    pub(in crate::backup) fn add_windows(&self, windows: Vec<FreezeWindow>) {
         self.windows.lock().unwrap_or_else(PoisonError::into_inner).extend(windows);
     }
 
     /// For how long a pod was quiesced, if it was. It is forgotten then.
     pub fn take_freeze(&self, pod: &ResourceIdentifier) -> Option<Freeze> {
         let freeze = self.lock().remove(pod);
-        let window = freeze.and_then(|freeze| freeze.milliseconds());
-        self.add_windows(
-            window
-                .and_then(|window| u64::try_from(window).ok())
-                .map(Duration::from_millis)
-                .into_iter()
-                .collect(),
-        );
+        if let Some((freeze, milliseconds)) =
+            freeze.and_then(|one| Some((one, one.milliseconds()?)))
+        {
+            self.add_windows(vec![FreezeWindow {
+                namespace: pod.namespace.clone(),
+                pod: pod.name.clone(),
+                start_timestamp: Some(MicroTime(freeze.from)),
+                // A clock may have been set back meanwhile.
+                milliseconds: milliseconds.max(0),
+                ..FreezeWindow::default()
+            }]);
+        }
         freeze
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use bowline_api::snapshot_type::SnapshotType;
 use bowline_api::{BackupStorageLocation, Duration, VolumeSnapshotLocation, label};
 
 use crate::backup::filter::namespaces::Namespace;
@@ -54,6 +55,8 @@ pub struct Defaults {
     pub volume_group_label_key: String,
     /// The VolumeSnapshotLocation to use for a provider that has several.
     pub snapshot_locations: BTreeMap<String, String>,
+    /// Whether snapshots are uploaded, where nothing else says so.
+    pub snapshot_type: SnapshotType,
     /// The version of the cluster.
     pub cluster_version: ClusterVersion,
 }
@@ -84,6 +87,7 @@ impl Default for Defaults {
             snapshot_move_data: false,
             volume_group_label_key: label::VOLUME_GROUP.to_owned(),
             snapshot_locations: BTreeMap::new(),
+            snapshot_type: SnapshotType::default(),
             cluster_version: ClusterVersion::default(),
         }
     }

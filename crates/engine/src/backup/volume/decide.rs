@@ -27,10 +27,35 @@ pub(super) struct Mount<'a> {
 pub(super) enum Fate<'a> {
     /// Nobody wants it saved.
     LeftOut(LeftOut),
+    /// It is to be snapshotted by a plugin.
+    Snapshot {
+        /// What is left if no plugin knows it.
+        without: Without,
+    },
     /// It is to be saved by a method that this version does not have.
     Lacking(Lacking<'a>),
     /// It is to be saved, but nothing fits it.
     NoMethod(NoMethod<'a>),
+}
+
+/// What is left for a volume that no plugin can snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Without {
+    /// A snapshot by its CSI driver, which this version cannot take.
+    Csi { driver: String },
+    /// Nothing.
+    Nothing { volume_type: Option<&'static str> },
+}
+
+impl From<&Without> for Fate<'_> {
+    fn from(without: &Without) -> Self {
+        match without.clone() {
+            Without::Csi { driver } => Self::Lacking(Lacking::CsiSnapshot { driver }),
+            Without::Nothing { volume_type } => {
+                Self::NoMethod(NoMethod::NoSnapshotter { volume_type })
+            }
+        }
+    }
 }
 
 /// Who does not want the data of a volume.
@@ -51,7 +76,6 @@ pub(super) enum Lacking<'a> {
     CsiSnapshot {
         driver: String,
     },
-    NativeSnapshot,
     /// What kind of snapshot it takes is not known, since the volume is not in the backup.
     AnySnapshot,
 }
@@ -122,17 +146,12 @@ fn snapshotted<'a>(case: &Case<'a>, wishes: &Wishes<'_>) -> Fate<'a> {
     if !case.has_volume {
         return Fate::Lacking(Lacking::AnySnapshot);
     }
-    match &case.facts.csi {
+    let without = match &case.facts.csi {
         // Velero takes a CSI snapshot of a claim, never of a volume alone.
-        Some(csi) if case.has_claim => {
-            Fate::Lacking(Lacking::CsiSnapshot { driver: csi.driver.clone() })
-        }
-        _ if wishes.has_snapshot_locations => Fate::Lacking(Lacking::NativeSnapshot),
-        _ => {
-            let volume_type = case.facts.volume_type;
-            Fate::NoMethod(NoMethod::NoSnapshotter { volume_type })
-        }
-    }
+        Some(csi) if case.has_claim => Without::Csi { driver: csi.driver.clone() },
+        _ => Without::Nothing { volume_type: case.facts.volume_type },
+    };
+    if wishes.has_snapshot_locations { Fate::Snapshot { without } } else { (&without).into() }
 }
 
 /// Whether the files in a volume of a pod are to be copied that is no claim.

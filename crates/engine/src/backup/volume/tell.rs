@@ -21,9 +21,7 @@ pub(super) fn skipped_reason(fate: &Fate<'_>) -> String {
         Fate::Lacking(Lacking::CsiSnapshot { .. }) => {
             ("csiSnapshot", "this version takes no CSI snapshots".to_owned())
         }
-        Fate::Lacking(Lacking::NativeSnapshot) => {
-            ("volumeSnapshot", "this version takes no snapshots".to_owned())
-        }
+        Fate::Snapshot { .. } => ("volumeSnapshot", "no plugin could be asked".to_owned()),
         Fate::Lacking(Lacking::AnySnapshot) => {
             ("any", "this version takes no snapshots".to_owned())
         }
@@ -50,15 +48,19 @@ pub(super) fn lacking(volume: &str, lacking: &Lacking<'_>) -> String {
             "{lost}: it wants a CSI snapshot (driver {driver}), which this version cannot take; \
              {snapshots_off}"
         ),
-        Lacking::NativeSnapshot => format!(
-            "{lost}: it wants a snapshot by the plugin of a VolumeSnapshotLocation, which this \
-             version cannot take; {snapshots_off}"
-        ),
         Lacking::AnySnapshot => format!(
             "{lost}: it wants a snapshot, which this version cannot take, and the volume itself is \
              not in the backup, either; {snapshots_off}"
         ),
     }
+}
+
+/// A volume that was to be snapshotted, and that nobody has seen to.
+pub(super) fn forgotten(volume: &str) -> String {
+    format!(
+        "the data of its volume {volume} is not in the backup: no snapshot was asked for, which is a \
+         defect"
+    )
 }
 
 /// Volumes of a pod that were to be copied.

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use bowline_plugin::Item;
-use bowline_store::file::BackupVolumeInfo;
+use bowline_store::file::{BackupVolumeInfo, SnapshotSpec, SnapshotStatus};
 use serde_json::{Value, json};
 
 use super::*;
@@ -107,9 +107,14 @@ const DEFAULT_FS: Wishes<'_> = Wishes { default_volumes_to_fs_backup: true, ..UN
 
 /// What is said of a volume: the reason in its info, and what kind of message there is on what.
 fn told(objects: &[Value], wishes: &Wishes<'_>) -> (Vec<String>, Vec<String>) {
-    let settled = noted(objects).settle(wishes);
+    let volumes = noted(objects);
+    // No plugin knows any of them.
+    for volume in volumes.to_snapshot(wishes) {
+        volumes.note_snapshotted(&volume, Snapshotted::Unmatched);
+    }
+    let settled = volumes.settle(wishes);
     let reasons = settled.infos.iter().map(|info| {
-        assert!(info.skipped && info.backup_method.is_none());
+        assert!(info.skipped && info.backup_method.is_none(), "{info:?}");
         info.skipped_reason.clone()
     });
     let messages = |kind: &str, all: &[(ResourceIdentifier, String)]| -> Vec<String> {
@@ -121,7 +126,6 @@ fn told(objects: &[Value], wishes: &Wishes<'_>) -> (Vec<String>, Vec<String>) {
 }
 
 const CSI: &str = "csiSnapshot: this version takes no CSI snapshots;";
-const NATIVE: &str = "volumeSnapshot: this version takes no snapshots;";
 const NO_SNAPSHOTTER: &str = "volumeSnapshot: nothing can snapshot a volume of the type nfs here;";
 const OFF: &str = "volumeSnapshot: snapshotVolumes is false;";
 const FILES: &str = "podvolume: this version cannot copy files;";
@@ -136,7 +140,13 @@ fn a_volume_is_judged_by_the_snapshot_that_it_would_get() {
         ("csi, locations", vec![csi(), claim()], locations, CSI, Some(("error", ON_CLAIM))),
         ("csi, off", vec![csi(), claim()], off, OFF, None),
         ("other", vec![nfs(), claim()], UNSAID, NO_SNAPSHOTTER, Some(("warning", ON_CLAIM))),
-        ("other, locations", vec![nfs(), claim()], locations, NATIVE, Some(("error", ON_CLAIM))),
+        (
+            "other, locations",
+            vec![nfs(), claim()],
+            locations,
+            NO_SNAPSHOTTER,
+            Some(("warning", ON_CLAIM)),
+        ),
         ("other, off", vec![nfs(), claim()], off, OFF, None),
         (
             "csi without its claim",
@@ -149,8 +159,8 @@ fn a_volume_is_judged_by_the_snapshot_that_it_would_get() {
             "csi without its claim, locations",
             vec![csi()],
             locations,
-            NATIVE,
-            Some(("error", "persistentvolumes/pv-1")),
+            "volumeSnapshot: nothing can snapshot a volume of the type csi here;",
+            Some(("warning", "persistentvolumes/pv-1")),
         ),
         (
             "a claim without its volume",
@@ -427,6 +437,57 @@ fn the_info_of_a_volume_tells_what_a_new_one_must_get_back() {
         alone.infos,
         [BackupVolumeInfo { pv_info: None, skipped_reason: reason, ..expected }]
     );
+}
+
+/// A snapshot of the volume, taken or not.
+fn snapshot(phase: SnapshotPhase) -> Snapshotted {
+    Snapshotted::Tried(Box::new(Snapshot {
+        spec: SnapshotSpec {
+            persistent_volume_name: "pv-1".into(),
+            volume_type: "gp3".into(),
+            volume_iops: Some(100),
+            ..SnapshotSpec::default()
+        },
+        status: SnapshotStatus {
+            provider_snapshot_id: "snap-1".into(),
+            phase: Some(phase),
+            ..SnapshotStatus::default()
+        },
+        ..Snapshot::default()
+    }))
+}
+
+#[test]
+fn a_snapshot_that_was_asked_for_is_in_the_info_whatever_came_of_it() {
+    let locations = Wishes { has_snapshot_locations: true, ..UNSAID };
+    for (phase, result) in
+        [(SnapshotPhase::Completed, Outcome::Succeeded), (SnapshotPhase::Failed, Outcome::Failed)]
+    {
+        let volumes = noted(&[csi(), claim()]);
+        assert_eq!(volumes.to_snapshot(&locations), ["pv-1".into()]);
+        assert!(volumes.to_snapshot(&UNSAID).is_empty(), "where there is no location");
+        volumes.note_snapshotted("pv-1", snapshot(phase));
+        let settled = volumes.settle(&locations);
+        assert!(settled.errors.is_empty() && settled.warnings.is_empty());
+        assert_eq!(settled.snapshots.len(), 1);
+        let [info] = &settled.infos[..] else { panic!("{:?}", settled.infos) };
+        assert_eq!(info.backup_method, Some(Method::NativeSnapshot));
+        assert_eq!((info.skipped, &info.result), (false, &Some(result)));
+        let native = info.native_snapshot_info.as_ref().unwrap();
+        assert_eq!((native.snapshot_handle.as_str(), native.iops.as_str()), ("snap-1", "100"));
+    }
+}
+
+#[test]
+fn a_volume_that_nobody_has_seen_to_is_an_error_and_never_silent() {
+    let locations = Wishes { has_snapshot_locations: true, ..UNSAID };
+    let settled = noted(&[csi(), claim()]).settle(&locations);
+    assert!(settled.errors[0].1.contains("a defect"), "{:?}", settled.errors);
+    let volumes = noted(&[csi(), claim()]);
+    volumes.note_snapshotted("pv-1", Snapshotted::NotTried);
+    let settled = volumes.settle(&locations);
+    assert!(settled.errors.is_empty(), "it was told when it was tried: {:?}", settled.errors);
+    assert!(settled.infos[0].skipped);
 }
 
 #[test]

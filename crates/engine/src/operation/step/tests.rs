@@ -230,3 +230,73 @@ proptest! {
         prop_assert_eq!(counts.failed == 1, matches!(operation.state, State::Failed(_)));
     }
 }
+
+fn of_snapshot(kind: Kind) -> Operation {
+    Operation { kind, ..fresh() }
+}
+
+fn returned(answer: std::result::Result<(), Code>) -> Observation {
+    Observation::Returned(answer.map_err(|code| Error::new(code, "no")))
+}
+
+#[test]
+fn a_snapshot_of_a_plugin_without_progress_is_complete_and_one_that_loses_it_is_not() {
+    let creation = of_snapshot(Kind::SnapshotCreation);
+    let (next, _) = step(&creation, failed(Code::Unimplemented), LONGEST, at(1));
+    assert_eq!(next.state, State::Completed);
+    assert_eq!(next.progress.description, SYNCHRONOUS);
+    let (next, _) = step(&creation, running(3, true), LONGEST, at(1));
+    let (next, _) = step(&next, failed(Code::Unimplemented), LONGEST, at(2));
+    assert_eq!(next.state, State::Failed("no".into()));
+}
+
+#[test]
+fn an_upload_ends_when_its_call_returns_and_never_by_a_poll() {
+    use Observation::{Asked, Called, Passed};
+    let over = TIMEOUT.as_secs();
+    let unavailable = |second| (second, returned(Err(Code::Unavailable)));
+    let unknown = |second| (second, returned(Err(Code::Unknown)));
+    for (steps, expected) in [
+        (vec![(0, Passed)], "New"),
+        (vec![(0, Called)], "InProgress"),
+        (vec![(0, Called), (1, ended(Told::Succeeded))], "InProgress"),
+        (vec![(0, Called), (1, ended(Told::Failed("x".into())))], "InProgress"),
+        (vec![(0, Called), (1, failed(Code::NotFound))], "InProgress"),
+        (vec![(0, Called), (9, returned(Ok(())))], "Completed"),
+        (vec![(0, Called), (1, returned(Err(Code::Unimplemented)))], "Completed"),
+        (vec![(0, Called), (1, returned(Err(Code::PermissionDenied)))], "Failed: no"),
+        (vec![(0, Called), unavailable(1), unavailable(1700)], "InProgress"),
+        (
+            vec![(0, Called), unavailable(1), unavailable(1801)],
+            "Failed: it was tried 2 times within 1800 s: no",
+        ),
+        (vec![(0, Called), unknown(1), unknown(2)], "InProgress"),
+        (
+            vec![(0, Called), unknown(1), unknown(2), unknown(3)],
+            "Failed: it has failed 3 times: no",
+        ),
+        (vec![(0, Called), (1, canceled()), (2, Asked(Ok(())))], "InProgress"),
+        (
+            vec![(0, Called), (1, canceled()), (2, Asked(Ok(()))), unknown(3)],
+            "Failed: canceled: no",
+        ),
+        // It was faster than the cancel.
+        (vec![(0, Called), (1, canceled()), (2, returned(Ok(())))], "Completed"),
+        (
+            vec![(0, Called), (over, Passed), (over + 1, Asked(Ok(())))],
+            "Failed: timed out: it has not ended within 14400 s; the plugin was told to stop, and \
+             has not said that it did",
+        ),
+    ] {
+        let told = format!("{steps:?}");
+        let mut operation = of_snapshot(Kind::SnapshotUpload);
+        for (second, observation) in steps {
+            operation = step(&operation, observation, LONGEST, at(second)).0;
+        }
+        let state = match operation.state {
+            State::Failed(reason) => format!("Failed: {reason}"),
+            state => state.as_str().to_owned(),
+        };
+        assert_eq!(state, expected, "{told}");
+    }
+}

@@ -98,6 +98,7 @@ async fn track(
         asker: &plugin,
         rate: &Rate::default(),
         deadlines: QUICK,
+        uploads: &Semaphore::new(1),
     };
     tracker.run(cancel, "by a test", stop).await;
     (board.operations(), plugin)
@@ -162,4 +163,155 @@ async fn a_server_that_ends_leaves_operations_as_they_are() {
     let (operations, plugin) = track(&behaviours, LONG, &cancel, &stop).await;
     assert!(!state(&operations, "long").is_terminal());
     assert!(plugin.cancels.lock().unwrap().is_empty());
+}
+
+/// How a plugin uploads a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Upload {
+    Succeeds,
+    /// It fails so many times for a reason that may pass, and then succeeds.
+    SucceedsAfter(u32),
+    GoesOnUntilTold,
+    NotImplemented,
+}
+
+struct Uploader {
+    upload: Upload,
+    /// Whether the creation of the snapshot succeeds.
+    creates: bool,
+    calls: Mutex<Vec<&'static str>>,
+    told: CancellationToken,
+    running: Mutex<(usize, usize)>,
+}
+
+#[async_trait]
+impl Asker for Uploader {
+    async fn progress(&self, operation: &Operation) -> Result<Progress> {
+        // What it says of an upload is not believed.
+        let state = match operation.kind {
+            Kind::SnapshotCreation if !self.creates => Told::Failed("no room".into()),
+            _ => Told::Succeeded,
+        };
+        Ok(Progress { state, ..Progress::default() })
+    }
+
+    async fn cancel(&self, _: &Operation) -> Result<()> {
+        self.calls.lock().unwrap().push("cancel");
+        self.told.cancel();
+        Ok(())
+    }
+
+    async fn upload(&self, _: &Operation) -> Result<()> {
+        let number = {
+            let mut calls = self.calls.lock().unwrap();
+            calls.push("upload");
+            u32::try_from(calls.len()).unwrap()
+        };
+        {
+            let mut running = self.running.lock().unwrap();
+            running.0 += 1;
+            running.1 = running.1.max(running.0);
+        }
+        tokio::task::yield_now().await;
+        self.running.lock().unwrap().0 -= 1;
+        match self.upload {
+            Upload::Succeeds => Ok(()),
+            Upload::SucceedsAfter(failures) if number > failures => Ok(()),
+            Upload::SucceedsAfter(_) => Err(Error::new(Code::Unavailable, "away")),
+            Upload::GoesOnUntilTold => {
+                self.told.cancelled().await;
+                Err(Error::new(Code::Cancelled, "stopped"))
+            }
+            Upload::NotImplemented => Err(Error::unimplemented("UploadSnapshot")),
+        }
+    }
+}
+
+/// Follows snapshots with their uploads. Returns the states of creation and upload of each, what was
+/// called, and how many uploads ran at a time.
+async fn upload(
+    upload: Upload,
+    creates: bool,
+    count: usize,
+    cancel: &CancellationToken,
+) -> (Vec<[State; 2]>, Vec<&'static str>, usize) {
+    let volume = Some(crate::operation::OfVolume {
+        location: "here".into(),
+        snapshot_type: bowline_api::snapshot_type::SnapshotType::Auto,
+    });
+    let mut operations = Vec::new();
+    for number in 0..count {
+        for kind in [Kind::SnapshotUpload, Kind::SnapshotCreation] {
+            let operation = operation(&format!("snap-{number}"), LONG);
+            operations.push(Operation { kind, volume: volume.clone(), ..operation });
+        }
+    }
+    let board = Arc::new(Board::new(operations));
+    let (told, calls, running) = Default::default();
+    let asker = Uploader { upload, creates, calls, told, running };
+    let tracker = Tracker {
+        board: Arc::clone(&board),
+        asker: &asker,
+        rate: &Rate::default(),
+        deadlines: QUICK,
+        uploads: &Semaphore::new(2),
+    };
+    // Somebody keeps what is told.
+    let keeping = async {
+        let mut changes = board.changes();
+        while changes.changed().await.is_ok() {
+            board.note_kept(&board.operations());
+        }
+    };
+    let stop = CancellationToken::new();
+    tokio::select! {
+        () = tracker.run(cancel, "by a test", &stop) => {}
+        () = keeping => {}
+    }
+    let operations = board.operations();
+    let states = operations.chunks(2).map(|pair| [pair[1].state.clone(), pair[0].state.clone()]);
+    let most = asker.running.lock().unwrap().1;
+    (states.collect(), asker.calls.into_inner().unwrap(), most)
+}
+
+#[tokio::test]
+async fn an_upload_begins_when_its_snapshot_is_complete_and_is_begun_anew_if_it_fails() {
+    let cancel = CancellationToken::new();
+    let completed = [State::Completed, State::Completed];
+    for (how, calls) in [
+        (Upload::Succeeds, vec!["upload"]),
+        (Upload::SucceedsAfter(2), vec!["upload", "upload", "upload"]),
+        (Upload::NotImplemented, vec!["upload"]),
+    ] {
+        let (states, called, _) = upload(how, true, 1, &cancel).await;
+        assert_eq!((states, called), (vec![completed.clone()], calls), "{how:?}");
+    }
+    let (states, called, _) = upload(Upload::Succeeds, false, 1, &cancel).await;
+    let not_begun = State::Failed(NO_SNAPSHOT.to_owned());
+    assert_eq!(states, [[State::Failed("no room".into()), not_begun]]);
+    assert!(called.is_empty(), "nothing is uploaded of a snapshot that is not there");
+}
+
+#[tokio::test]
+async fn only_so_many_uploads_go_on_at_a_time() {
+    let (states, called, most) = upload(Upload::Succeeds, true, 9, &CancellationToken::new()).await;
+    assert!(states.iter().flatten().all(|state| *state == State::Completed), "{states:?}");
+    assert_eq!(called.len(), 9);
+    assert!(most <= 2, "{most}");
+}
+
+#[tokio::test]
+async fn an_upload_that_is_canceled_is_told_and_waited_for() {
+    let cancel = CancellationToken::new();
+    let canceling = async {
+        tokio::task::yield_now().await;
+        cancel.cancel();
+    };
+    let (done, ()) = tokio::join!(upload(Upload::GoesOnUntilTold, true, 1, &cancel), canceling);
+    let (states, called, _) = done;
+    assert!(
+        matches!(&states[0][1], State::Failed(why) if why.starts_with("canceled")),
+        "{states:?}"
+    );
+    assert!(called.contains(&"cancel"), "{called:?}");
 }

@@ -18,7 +18,8 @@ use tokio::time::Instant;
 
 use super::super::filter::{self, Reason, Verdict};
 use super::super::note::{Acted, Shown};
-use super::super::{reset, volume};
+use super::super::reset;
+use super::super::volume::{self, Shape};
 use super::{Why, Working};
 use crate::item::Object;
 use crate::journal::Intent;
@@ -61,6 +62,8 @@ pub(in crate::restore) struct Stored {
 pub(in crate::restore) enum Shaped {
     /// Nothing, and why.
     Skipped(String),
+    /// Nothing before another has gone, and what is waited for. Only in a dry run, which does not wait.
+    Waiting(String),
     /// This.
     Ready(Box<Ready>),
 }
@@ -117,10 +120,16 @@ impl Working<'_> {
     pub(in crate::restore) async fn shape(&mut self, stored: Stored) -> Result<Shaped, String> {
         let Stored { kind, object, namespace, mut value } = stored;
         let context = self.context;
-        if object.resource.is_core("persistentvolumes")
-            && let Some(reason) = volume::reset(context, &self.id.name, &mut value)?
-        {
-            return Ok(Shaped::Skipped(reason));
+        if object.resource.is_core("persistentvolumes") {
+            value = match volume::shape(context, self.id, value).await? {
+                Shape::Create(value) => value,
+                Shape::Bring(value, brought) => {
+                    self.brought = Some(brought);
+                    value
+                }
+                Shape::Skip(reason) => return Ok(Shaped::Skipped(reason)),
+                Shape::Wait(reason) => return Ok(Shaped::Waiting(reason)),
+            };
         }
         let status = reset::former_life(&mut value).map_err(|error| error.to_string())?;
         let mut value = match self.act_noted(&object, value).await? {
@@ -128,7 +137,7 @@ impl Working<'_> {
             Acted::Skipped(reason) => return Ok(Shaped::Skipped(reason)),
         };
         if object.resource.is_core("persistentvolumeclaims") {
-            volume::reset_claim(context, &mut value)?;
+            volume::reset_claim(context, self.id, &mut value)?;
         }
         self.finish(&kind, &mut value, &namespace)?;
         let (resource, namespace, _) = self.target.clone().ok_or("it has no target")?;
@@ -143,7 +152,11 @@ impl Working<'_> {
             .actions
             .iter()
             .filter(|action| action.begins_operations && action.selects(object))
-            .map(|action| Intent { plugin: action.name.to_string(), item: id.clone().into() })
+            .map(|action| Intent {
+                plugin: action.name.to_string(),
+                item: id.clone().into(),
+                ..Intent::default()
+            })
             .collect();
         let notes = match &context.notes {
             Some(notes) if !intents.is_empty() => notes,

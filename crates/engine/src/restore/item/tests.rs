@@ -275,6 +275,7 @@ async fn run(
         options,
         progress: Arc::new(Progress::default()),
         notes: None,
+        maker: None,
         stop,
         cancel: CancellationToken::new(),
     };

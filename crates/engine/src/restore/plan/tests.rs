@@ -271,3 +271,48 @@ async fn a_volume_whose_data_is_lacking_is_refused_with_its_claim() {
     assert_eq!(plan.count(Verdict::Refuse), 2, "{:?}", told(&plan));
     assert!(plan.entries.iter().all(|entry| entry.reason.contains("--allow-empty-volumes")));
 }
+
+#[tokio::test]
+async fn a_volume_with_a_snapshot_would_be_made_from_it_and_nobody_is_asked() {
+    let mut volume = object("v1", "PersistentVolume", "", "pv");
+    volume["spec"] = json!({"claimRef": {"namespace": "shop", "name": "data"}});
+    let mut claim = object("v1", "PersistentVolumeClaim", "shop", "data");
+    claim["spec"] = json!({"volumeName": "pv"});
+    let objects =
+        [("persistentvolumes", volume.clone()), ("persistentvolumeclaims", claim.clone())];
+    let volumes = || {
+        let snapshots = json!([{
+            "spec": {"location": "default", "persistentVolumeName": "pv"},
+            "status": {"providerSnapshotID": "snap-1", "phase": "Completed"},
+        }]);
+        Volumes { snapshots: serde_json::from_value(snapshots).unwrap(), ..Volumes::default() }
+    };
+    let made = "Create: it would be made from the snapshot snap-1 by the plugin of the \
+                VolumeSnapshotLocation default";
+    let fake = || Fake::usual().with(namespace("shop"));
+    let plan = plan_with(fake(), request(json!({}), ""), &objects, volumes()).await;
+    let expected =
+        [format!("persistentvolumes/pv {made}"), "persistentvolumeclaims/shop/data Create".into()];
+    assert_eq!(told(&plan), expected);
+
+    // One that is in use stays; beside it the restored one gets another name.
+    let in_use = || fake().with(namespace("copy")).with(volume.clone()).with(claim.clone());
+    let plan = plan_with(in_use(), request(json!({}), ""), &objects, volumes()).await;
+    assert_eq!(plan.count(Verdict::Skip), 2, "{:?}", told(&plan));
+    let mapped = request(json!({"namespaceMapping": {"shop": "copy"}}), "");
+    let plan = plan_with(in_use(), mapped, &objects, volumes()).await;
+    assert_eq!(
+        told(&plan),
+        [format!("persistentvolumes/pv {made}"), "persistentvolumeclaims/shop/data Create".into(),]
+    );
+    let name = &plan.entries[0].target.as_ref().unwrap().name;
+    assert!(name.starts_with("velero-clone-"), "{name}");
+
+    // One that is on its way out would be waited for.
+    let mut released = volume.clone();
+    released["status"] = json!({"phase": "Released"});
+    let plan = plan_with(fake().with(released), request(json!({}), ""), &objects, volumes()).await;
+    let entry = &plan.entries[0];
+    assert_eq!(entry.verdict, Verdict::NotValidated, "{:?}", told(&plan));
+    assert!(entry.reason.contains("the restore would wait"), "{}", entry.reason);
+}

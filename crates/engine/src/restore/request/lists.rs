@@ -9,7 +9,7 @@ use crate::restore::filter::Lists;
 
 /// Resources that are never restored: they belong to a cluster, or come from the bucket by
 /// themselves.
-const NEVER: [&str; 9] = [
+const NEVER: [&str; 11] = [
     "nodes",
     "events",
     "events.events.k8s.io",
@@ -19,6 +19,8 @@ const NEVER: [&str; 9] = [
     "csinodes.storage.k8s.io",
     "volumeattachments.storage.k8s.io",
     "backuprepositories.velero.io",
+    "volumepluginbackups.velero.io",
+    "volumepluginrestores.velero.io",
 ];
 
 /// What Kubernetes allows for the name of a namespace.

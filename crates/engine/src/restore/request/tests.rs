@@ -93,6 +93,8 @@ fn defaults_are_filled_in() {
             "csinodes.storage.k8s.io",
             "volumeattachments.storage.k8s.io",
             "backuprepositories.velero.io",
+            "volumepluginbackups.velero.io",
+            "volumepluginrestores.velero.io",
         ]
     );
     assert_eq!(spec.item_operation_timeout.to_string(), "4h0m0s");

@@ -1,18 +1,21 @@
 //! What becomes of a volume.
 //!
 //! The rules are Velero's: a volume whose data was saved gets it back, one without data is made
-//! anew if it would have gone with its claim, and any other is created as it was. This version can
-//! bring back data by no method yet, so where Velero would, the volume is [`Fate::Lacking`]: an
-//! application must not come up with an empty volume and nobody knowing.
+//! anew if it would have gone with its claim, and any other is created as it was. This version
+//! brings back what is in the snapshots of plugins. Where Velero would bring back data by other
+//! means, or from a snapshot that is not whole, the volume is [`Fate::Lacking`]: an application must
+//! not come up with an empty volume and nobody knowing.
 
-use bowline_store::file::{BackupVolumeInfo, Method, Outcome};
+use bowline_store::file::{BackupVolumeInfo, Method, Outcome, Snapshot, SnapshotPhase};
 use serde_json::Value;
 
 /// What becomes of a volume.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fate {
+#[derive(Clone, Debug, PartialEq)]
+pub enum Fate<'a> {
     /// It is created as it was. Its data is where it always was.
     AsIs,
+    /// A plugin makes it from this snapshot.
+    FromSnapshot(&'a Snapshot),
     /// It is not created: its claim gets a new one, which is empty. The reason is for the user.
     Reprovision(String),
     /// Its data cannot be brought back, and why. Neither it nor its claim is created.
@@ -21,12 +24,12 @@ pub enum Fate {
 
 /// What is known of a volume's data.
 #[derive(Clone, Copy, Debug, Default)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a finding of its own")]
 pub struct Saved<'a> {
-    /// What the backup says of it, if it says anything. The rest counts only if it does not.
+    /// What the backup says of it, if it says anything. By what else is there it is judged only if
+    /// it does not.
     pub info: Option<&'a BackupVolumeInfo>,
-    /// Whether a plugin took a snapshot of it.
-    pub has_snapshot: bool,
+    /// The snapshot that a plugin took of it.
+    pub snapshot: Option<&'a Snapshot>,
     /// Whether its files were copied.
     pub has_pod_volume_backup: bool,
     /// Whether a CSI driver took a snapshot of it.
@@ -46,16 +49,48 @@ pub struct Wishes {
 }
 
 /// Decides what becomes of a PersistentVolume.
-pub fn fate(volume: &Value, saved: Saved<'_>, wishes: Wishes) -> Fate {
-    match means(saved) {
-        Some(Means::Snapshot) if !wishes.restore_pvs => Fate::AsIs,
-        Some(means) => {
-            let reason = lacking(means, saved.info);
-            if wishes.allow_empty { Fate::Reprovision(reason) } else { Fate::Lacking(reason) }
+pub fn fate<'a>(volume: &Value, saved: Saved<'a>, wishes: Wishes) -> Fate<'a> {
+    let reason = match means(saved) {
+        Some(Means::Snapshot) if !wishes.restore_pvs => return Fate::AsIs,
+        Some(Means::Snapshot) => match usable(saved) {
+            Ok(snapshot) => return Fate::FromSnapshot(snapshot),
+            Err(reason) => reason,
+        },
+        Some(means) => lacking(means, saved.info),
+        None if would_go_with_its_claim(volume) => {
+            return Fate::Reprovision(not_saved(saved.info));
         }
-        None if would_go_with_its_claim(volume) => Fate::Reprovision(not_saved(saved.info)),
-        None => Fate::AsIs,
+        None => return Fate::AsIs,
+    };
+    if wishes.allow_empty { Fate::Reprovision(reason) } else { Fate::Lacking(reason) }
+}
+
+/// The snapshot of a volume that was saved by one, if a volume can be made from it. Velero takes any,
+/// and without one creates the volume as it was.
+fn usable(saved: Saved<'_>) -> Result<&Snapshot, String> {
+    if has_failed(saved.info) {
+        return Err(FAILED.to_owned());
     }
+    let Some(snapshot) = saved.snapshot else {
+        let handle = detail(saved.info);
+        return Err(format!(
+            "its data cannot be brought back: it is in a snapshot of a plugin{handle}, but the \
+             backup does not say where"
+        ));
+    };
+    let id = &snapshot.status.provider_snapshot_id;
+    let phase = match &snapshot.status.phase {
+        Some(SnapshotPhase::Completed) if !id.is_empty() => return Ok(snapshot),
+        Some(SnapshotPhase::Completed) => {
+            return Err("its data is not in the backup: its snapshot has no id".to_owned());
+        }
+        Some(SnapshotPhase::Failed) => return Err(FAILED.to_owned()),
+        Some(SnapshotPhase::New) => "New",
+        Some(SnapshotPhase::Other(phase)) => phase,
+        None => "not known",
+    };
+    let detail = if id.is_empty() { String::new() } else { format!(" {id}") };
+    Err(format!("its data is not in the backup: the phase of its snapshot{detail} is {phase}"))
 }
 
 /// By what means data was saved.
@@ -78,7 +113,7 @@ fn means(saved: Saved<'_>) -> Option<Means> {
             Method::CsiSnapshot => Means::Csi,
             Method::Other(_) => Means::Unknown,
         }),
-        Saved { has_snapshot: true, .. } => Some(Means::Snapshot),
+        Saved { snapshot: Some(_), .. } => Some(Means::Snapshot),
         Saved { has_pod_volume_backup: true, .. } => Some(Means::Files),
         Saved { has_data_upload: true, .. } => Some(Means::DataMover),
         Saved { has_csi_snapshot: true, .. } => Some(Means::Csi),
@@ -86,9 +121,15 @@ fn means(saved: Saved<'_>) -> Option<Means> {
     }
 }
 
+const FAILED: &str = "its data is not in the backup: saving it had failed";
+
+fn has_failed(info: Option<&BackupVolumeInfo>) -> bool {
+    info.is_some_and(|info| info.result == Some(Outcome::Failed))
+}
+
 fn lacking(means: Means, info: Option<&BackupVolumeInfo>) -> String {
-    if info.is_some_and(|info| info.result == Some(Outcome::Failed)) {
-        return "its data is not in the backup: saving it had failed".to_owned();
+    if has_failed(info) {
+        return FAILED.to_owned();
     }
     let what = match means {
         Means::Snapshot => "it is in a snapshot of a plugin",
@@ -97,12 +138,16 @@ fn lacking(means: Means, info: Option<&BackupVolumeInfo>) -> String {
         Means::DataMover => "a data mover copied it into the store",
         Means::Unknown => "it was saved by means that it does not know",
     };
-    let detail = match info.map(|info| (&info.backup_method, handle(info))) {
+    format!("its data cannot be brought back by this version: {what}{}", detail(info))
+}
+
+/// What the backup says beyond that.
+fn detail(info: Option<&BackupVolumeInfo>) -> String {
+    match info.map(|info| (&info.backup_method, handle(info))) {
         Some((Some(Method::Other(method)), _)) => format!(" ({method})"),
         Some((_, handle)) if !handle.is_empty() => format!(" ({handle})"),
         _ => String::new(),
-    };
-    format!("its data cannot be brought back by this version: {what}{detail}")
+    }
 }
 
 /// What its owner needs in order to find the data.

@@ -1,5 +1,6 @@
 use bowline_store::file::{
     BackupVolumeInfo, CsiSnapshotInfo, DataMovementInfo, Method, NativeSnapshotInfo, Outcome,
+    Snapshot, SnapshotPhase,
 };
 use serde_json::json;
 
@@ -149,6 +150,14 @@ fn info(method: Method) -> BackupVolumeInfo {
     BackupVolumeInfo { backup_method: Some(method), ..BackupVolumeInfo::default() }
 }
 
+/// A snapshot with this id, in this phase.
+fn snapshot(id: &str, phase: Option<SnapshotPhase>) -> Snapshot {
+    let mut snapshot = Snapshot::default();
+    snapshot.status.provider_snapshot_id = id.into();
+    snapshot.status.phase = phase;
+    snapshot
+}
+
 #[test]
 fn the_fate_of_a_volume_follows_from_its_data_and_its_policy() {
     let wishes = Wishes { restore_pvs: true, allow_empty: false };
@@ -179,13 +188,22 @@ fn the_fate_of_a_volume_follows_from_its_data_and_its_policy() {
     let (files, csi) = (info(Method::PodVolumeBackup), info(Method::CsiSnapshot));
     let other = info(Method::Other("Magic".into()));
     let none = BackupVolumeInfo::default();
+    let not_uploaded = BackupVolumeInfo { result: Some(Outcome::Failed), ..native.clone() };
+    let whole = snapshot("snap-1", Some(SnapshotPhase::Completed));
+    let unnamed = snapshot("", Some(SnapshotPhase::Completed));
+    let broken = snapshot("snap-1", Some(SnapshotPhase::Failed));
+    let begun = snapshot("snap-1", Some(SnapshotPhase::New));
+    let odd = snapshot("snap-1", Some(SnapshotPhase::Other("Paused".into())));
+    let silent = snapshot("snap-1", None);
 
     // A word of the reason, by the kind of fate.
     let as_is = ("as is", "");
+    let from = |id| ("from", id);
     let fresh = |word| ("reprovision", word);
     let lacking = |word| ("lacking", word);
     let saved = Saved::default();
     let known = |info| Saved { info: Some(info), ..saved };
+    let with = |snapshot, info| Saved { info, snapshot: Some(snapshot), ..saved };
     for (policy, saved, wishes, expected) in [
         ("Delete", saved, wishes, fresh("not in the backup")),
         ("Retain", saved, wishes, as_is),
@@ -197,23 +215,37 @@ fn the_fate_of_a_volume_follows_from_its_data_and_its_policy() {
         ("Retain", known(&files), no_pvs, lacking("copy of its files")),
         ("Delete", known(&csi), wishes, lacking("CSI driver")),
         ("Delete", known(&moved), wishes, lacking("data mover copied it into the store (kopia-7)")),
-        ("Retain", known(&native), wishes, lacking("snapshot of a plugin (snap-1)")),
+        ("Retain", known(&native), wishes, lacking("of a plugin (snap-1), but the backup does")),
         ("Delete", known(&native), no_pvs, as_is),
+        ("Delete", with(&whole, Some(&native)), wishes, from("snap-1")),
+        ("Retain", with(&whole, Some(&native)), wishes, from("snap-1")),
+        ("Delete", with(&whole, Some(&native)), no_pvs, as_is),
+        ("Delete", with(&broken, Some(&native)), wishes, lacking("saving it had failed")),
+        ("Delete", with(&broken, Some(&native)), no_pvs, as_is),
+        ("Delete", with(&whole, Some(&not_uploaded)), wishes, lacking("saving it had failed")),
+        ("Delete", with(&begun, Some(&native)), wishes, lacking("snapshot snap-1 is New")),
+        ("Delete", with(&odd, Some(&native)), wishes, lacking("snapshot snap-1 is Paused")),
+        ("Delete", with(&silent, Some(&native)), wishes, lacking("snap-1 is not known")),
+        ("Delete", with(&unnamed, Some(&native)), wishes, lacking("has no id")),
         ("Delete", known(&other), wishes, lacking("Magic")),
         ("Retain", known(&failed), wishes, lacking("had failed")),
         // Old backups have no volume information.
-        ("Delete", Saved { has_snapshot: true, ..saved }, wishes, lacking("of a plugin")),
-        ("Retain", Saved { has_snapshot: true, ..saved }, no_pvs, as_is),
+        ("Delete", with(&whole, None), wishes, from("snap-1")),
+        ("Delete", with(&broken, None), wishes, lacking("saving it had failed")),
+        ("Retain", with(&whole, None), no_pvs, as_is),
         ("Delete", Saved { has_pod_volume_backup: true, ..saved }, wishes, lacking("files")),
         ("Delete", Saved { has_csi_snapshot: true, ..saved }, wishes, lacking("CSI")),
         ("Delete", Saved { has_data_upload: true, ..saved }, wishes, lacking("data mover")),
         // What the backup says counts more than what else is found.
-        ("Retain", Saved { has_snapshot: true, ..known(&none) }, wishes, as_is),
+        ("Retain", with(&whole, Some(&none)), wishes, as_is),
+        ("Delete", with(&whole, Some(&skipped)), wishes, fresh("not opted in")),
+        ("Delete", with(&whole, Some(&files)), wishes, lacking("copy of its files")),
     ] {
         let volume = json!({"spec": {"persistentVolumeReclaimPolicy": policy}});
         let found = fate(&volume, saved, wishes);
         let (kind, reason) = match &found {
             Fate::AsIs => ("as is", ""),
+            Fate::FromSnapshot(snapshot) => ("from", snapshot.status.provider_snapshot_id.as_str()),
             Fate::Reprovision(reason) => ("reprovision", reason.as_str()),
             Fate::Lacking(reason) => ("lacking", reason.as_str()),
         };
@@ -230,4 +262,11 @@ fn a_user_may_allow_empty_volumes() {
     let wishes = Wishes { restore_pvs: true, allow_empty: true };
     let Fate::Reprovision(reason) = fate(&volume, saved, wishes) else { panic!("not allowed") };
     assert!(reason.contains("cannot be brought back"), "{reason}");
+    let broken = snapshot("snap-1", Some(SnapshotPhase::Failed));
+    let saved = Saved { snapshot: Some(&broken), ..Saved::default() };
+    let Fate::Reprovision(reason) = fate(&volume, saved, wishes) else { panic!("not allowed") };
+    assert!(reason.contains("had failed"), "{reason}");
+    let whole = snapshot("snap-1", Some(SnapshotPhase::Completed));
+    let saved = Saved { snapshot: Some(&whole), ..Saved::default() };
+    assert_eq!(fate(&volume, saved, wishes), Fate::FromSnapshot(&whole), "there is no need");
 }

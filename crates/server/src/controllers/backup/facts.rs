@@ -131,6 +131,7 @@ async fn defaults(context: &Context) -> Defaults {
         snapshot_move_data: options.default_snapshot_move_data,
         volume_group_label_key: options.volume_group_snapshot_label_key.clone(),
         snapshot_locations,
+        snapshot_type: options.default_snapshot_type,
         cluster_version: version,
         ..Defaults::default()
     }

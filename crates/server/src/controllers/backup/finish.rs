@@ -5,14 +5,17 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
-use bowline_engine::backup::{Progress, Recovery, replace};
+use bowline_engine::backup::{Progress, Recovery, replace, snapshot};
+use bowline_engine::operation::Operation;
 use bowline_engine::point::{self, Point};
 use bowline_engine::report::{About, Report};
 use bowline_plugin::ResourceIdentifier;
 use bowline_store::BackupStore;
+use bowline_store::file::{BackupVolumeInfo, Snapshot};
 use futures::stream;
 use jiff::Timestamp;
 
+use super::volumes::Resources;
 use super::wait::bucket;
 use super::{Course, Then, WorkError, canceled_status, clean, commit, failed, recover};
 use crate::controllers::run::patiently;
@@ -28,10 +31,13 @@ impl Course<'_> {
             Err(unseen) => return Ok(Then::Over(Box::new(failed(&self.status(), unseen.told())))),
         };
         if self.cancel.is_cancelled() && !self.is_there().await? {
+            let snapshots = bucket(store.get::<Vec<Snapshot>>(&self.name).await)?;
+            self.discard_unrecorded(snapshots.unwrap_or_default()).await;
             clean(&store, &self.name).await;
             return Ok(Then::Gone);
         }
-        let (operations, report) = self.operations(&store).await?;
+        let (operations, _, report) = self.operations(&store).await?;
+        self.settle_volumes(&store, &operations, &report).await?;
         let items = replace::items_of(&operations);
         if !items.is_empty() && !self.cancel.is_cancelled() {
             self.replace(&store, items, &report).await?;
@@ -49,6 +55,38 @@ impl Course<'_> {
         self.write_log(&store).await?;
         let status = if self.cancel.is_cancelled() { canceled_status(&status) } else { status };
         Ok(Then::Over(Box::new(commit(&store, &self.backup, &status).await?)))
+    }
+
+    /// Writes what became of the volumes of the backup, and of their snapshots.
+    async fn settle_volumes(
+        &self,
+        store: &BackupStore,
+        operations: &[Operation],
+        report: &Report,
+    ) -> Result<(), WorkError> {
+        let snapshots = bucket(store.get::<Vec<Snapshot>>(&self.name).await)?.unwrap_or_default();
+        if snapshots.is_empty() {
+            return Ok(());
+        }
+        let resources = Resources::new(self.context, &self.backup);
+        resources.show(operations).await;
+        let shown = resources.all().await?;
+        let mut infos =
+            bucket(store.get::<Vec<BackupVolumeInfo>>(&self.name).await)?.unwrap_or_default();
+        let mut snapshots = if self.cancel.is_cancelled() {
+            self.discard(snapshots, report).await
+        } else {
+            snapshots
+        };
+        snapshot::settle(operations, &mut snapshots, &mut infos);
+        let written = patiently(|| async {
+            store.put(&self.name, &snapshots).await?;
+            store.put(&self.name, &infos).await?;
+            store.put(&self.name, &shown).await
+        });
+        written.await.map_err(|error| WorkError::Bucket(one_line(&error)))?;
+        point::pass(Point::VolumesSettled);
+        Ok(())
     }
 
     /// Stores items again that operations have changed.

@@ -1,6 +1,7 @@
 //! The first stage: the engine takes the backup, and all files but the commit record are written.
 
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use bowline_api::{Backup, BackupStatus};
 use bowline_engine::backup::request::Request;
@@ -17,6 +18,7 @@ use bowline_store::BackupStore;
 use jiff::Timestamp;
 use serde_json::json;
 
+use super::volumes::{Askers, Resources};
 use super::{
     Course, Then, WorkError, canceled_status, clean, commit, failed, recover, with_conditions,
 };
@@ -108,15 +110,18 @@ impl Course<'_> {
         let (mut taken, is_there) = Box::pin(self.take(request, store.clone(), recovery)).await;
         tell(&taken);
         for window in &taken.freezes {
-            self.context.metrics.froze(*window);
+            let milliseconds = u64::try_from(window.milliseconds).unwrap_or_default();
+            self.context.metrics.froze(Duration::from_millis(milliseconds));
         }
         let noted = replace::items_of(&taken.operations);
         self.noted.lock().unwrap_or_else(PoisonError::into_inner).extend(noted);
         let is_there = is_there && self.is_there().await?;
+        let is_other = is_of_another(&taken);
         match &taken.archive {
             _ if !is_there => {
                 self.stop_operations(&mut taken.operations).await;
-                if !is_of_another(&taken) {
+                self.discard_unrecorded(taken.snapshots).await;
+                if !is_other {
                     clean(&store, &self.name).await;
                 }
                 return Ok(Then::Gone);
@@ -125,6 +130,12 @@ impl Course<'_> {
             Err(_) => {
                 self.stop_operations(&mut taken.operations).await;
                 tell_failed(&taken.operations, &taken.report);
+                // Of a backup that has failed they are deleted with its record; one that was
+                // cancelled, or has no record, leaves none.
+                if is_other || matches!(taken.archive, Err(Fatal::Canceled)) {
+                    let snapshots = std::mem::take(&mut taken.snapshots);
+                    taken.snapshots = self.discard(snapshots, &taken.report).await;
+                }
             }
             Ok(_) => {}
         }
@@ -133,6 +144,12 @@ impl Course<'_> {
             _ => finalize::status(&self.backup, &taken),
         };
         self.close(&store, status, &taken, is_last).await
+    }
+
+    /// Who asks about the operations of the backup.
+    pub(super) fn askers<'a>(&'a self, resources: &'a Resources<'a>) -> Askers<'a> {
+        let actions = Actions::new(self.actions(), self.backup.clone());
+        Askers::new(actions, self.context, resources)
     }
 
     fn cluster(&self) -> Arc<ApiServer> {
@@ -155,6 +172,7 @@ impl Course<'_> {
             store,
             backup_item_actions: named(self.actions()),
             item_block_actions: named(timed::item_block_actions(plugins, &context.metrics)),
+            snapshotters: Arc::clone(&context.snapshotters) as _,
             options: backup::Options {
                 connections: CONNECTIONS,
                 block_workers: context.options.item_block_worker_count.max(1),
@@ -189,11 +207,12 @@ impl Course<'_> {
             return;
         }
         let board = Arc::new(Board::new(std::mem::take(operations)));
-        let actions = Actions::new(self.actions(), self.backup.clone());
+        let resources = Resources::new(self.context, &self.backup);
+        let asker = self.askers(&resources);
         let canceled = self.cancel.child_token();
         canceled.cancel();
         let uid = self.uid.as_str();
-        let followed = follow(self.context, uid, &board, &actions, &canceled, &Nobody).await;
+        let followed = follow(self.context, uid, &board, &asker, &canceled, &Nobody).await;
         if followed == Followed::Stopped {
             tracing::warn!("operations may go on, because the server ends");
         }
@@ -220,6 +239,7 @@ impl Course<'_> {
                 return Err(WorkError::Bucket(one_line(&error)));
             }
             self.stop_operations(&mut taken.operations.clone()).await;
+            self.discard_unrecorded(taken.snapshots.clone()).await;
             let reason = format!("cannot write the files of the backup: {}", one_line(&error));
             return Ok(Then::Over(Box::new(failed(&status, reason))));
         }
@@ -235,6 +255,7 @@ impl Course<'_> {
             return Ok(Then::Stage(Box::new(backup)));
         }
         self.stop_operations(&mut taken.operations.clone()).await;
+        self.discard_unrecorded(taken.snapshots.clone()).await;
         clean(store, &self.name).await;
         Ok(Then::Gone)
     }

@@ -5,17 +5,18 @@ use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
 use bowline_api::BackupStatus;
-use bowline_engine::backup::finalize;
+use bowline_engine::backup::{finalize, snapshot};
 use bowline_engine::operation::{Board, Counts, Operation, record};
 use bowline_engine::phase::{self, Stage};
 use bowline_engine::point::{self, Point};
 use bowline_engine::report::{About, Report};
 use bowline_store::BackupStore;
-use bowline_store::file::{BackupOperation, Results};
+use bowline_store::file::{BackupOperation, FreezeWindow, Own, Results, Snapshot};
 use jiff::Timestamp;
 
+use super::volumes::Resources;
 use super::{Course, Then, WorkError, clean, failed, recover};
-use crate::controllers::operations::{Actions, Audience, Followed, follow, tell_failed};
+use crate::controllers::operations::{Audience, Followed, follow, tell_failed};
 use crate::controllers::run::patiently;
 use crate::events::{Milestone, passed};
 use crate::story::one_line;
@@ -24,25 +25,32 @@ impl Course<'_> {
     /// Waits until all operations have ended.
     pub(super) async fn wait(&self) -> Result<Then, WorkError> {
         let store = recover::store(self.context, &self.backup).await?;
-        let (operations, report) = self.operations(&store).await?;
+        let (operations, freezes, report) = self.operations(&store).await?;
         self.recall_log(&store).await?;
         let board = Arc::new(Board::new(operations));
-        let actions = Actions::new(self.actions(), self.backup.clone());
-        let waiting = Waiting { course: self, store: &store };
+        let resources = Resources::new(self.context, &self.backup);
+        resources.show(&board.operations()).await;
+        let asker = self.askers(&resources);
+        let freezes = freezes.freeze_windows;
+        let waiting = Waiting { course: self, store: &store, resources: &resources, freezes };
         let count = board.counts().attempted;
         self.tell(Milestone::OperationsStarted { count }).await;
         let uid = self.uid.as_str();
-        match follow(self.context, uid, &board, &actions, &self.cancel, &waiting).await {
+        match follow(self.context, uid, &board, &asker, &self.cancel, &waiting).await {
             Followed::Stopped => return Ok(Then::Left),
             Followed::Gone => {
+                let snapshots = bucket(store.get::<Vec<Snapshot>>(&self.name).await)?;
+                self.discard_unrecorded(snapshots.unwrap_or_default()).await;
                 clean(&store, &self.name).await;
                 return Ok(Then::Gone);
             }
             Followed::Over => {}
         }
         let operations = board.operations();
+        resources.show(&operations).await;
         tell_failed(&operations, &report);
-        let status = match self.note_end(&store, &operations, &report).await {
+        snapshot::tell_not_uploaded(&operations, &report);
+        let status = match self.note_end(&waiting, &operations, &report).await {
             Ok(status) => status,
             Err(error) if error.is_retryable() => return Err(WorkError::Bucket(one_line(&error))),
             Err(error) => {
@@ -59,11 +67,11 @@ impl Course<'_> {
         Ok(Then::Gone)
     }
 
-    /// The operations of the backup, as the bucket knows them.
+    /// The operations of the backup, as the bucket knows them, and what else our own file says.
     pub(super) async fn operations(
         &self,
         store: &BackupStore,
-    ) -> Result<(Vec<Operation>, Report), WorkError> {
+    ) -> Result<(Vec<Operation>, Own, Report), WorkError> {
         let report = Report::default();
         let read = store.get::<Vec<BackupOperation>>(&self.name).await;
         let records = bucket(read)?.unwrap_or_else(|| {
@@ -78,29 +86,30 @@ impl Course<'_> {
                 Err(error) => report.error(About::Run, error.to_string()),
             }
         }
-        Ok((operations, report))
-    }
-
-    async fn keep(
-        &self,
-        store: &BackupStore,
-        operations: &[Operation],
-    ) -> Result<(), bowline_store::Error> {
-        store.put(&self.name, &finalize::records(operations, self.of())).await
+        // A backup of Velero's has no such file.
+        let mut own = bucket(store.get::<Own>(&self.name).await)?.unwrap_or_default();
+        for one in std::mem::take(&mut own.volume_operations) {
+            match record::from_volume(one, self.timeout(), began) {
+                Ok(operation) => operations.push(operation),
+                Err(error) => report.error(About::Run, error.to_string()),
+            }
+        }
+        Ok((operations, own, report))
     }
 
     /// Writes what the operations came to. The results are written before the phase says that it is
     /// over, so that no failure is lost.
     async fn note_end(
         &self,
-        store: &BackupStore,
+        waiting: &Waiting<'_>,
         operations: &[Operation],
         report: &Report,
     ) -> Result<BackupStatus, bowline_store::Error> {
-        patiently(|| self.keep(store, operations)).await?;
+        let store = waiting.store;
+        patiently(|| waiting.write(operations)).await?;
         point::pass(Point::OperationsWritten);
         let mut status = self.status();
-        finalize::counted(&mut status, Counts::of(operations));
+        finalize::counted(&mut status, operations);
         self.add_results(store, report, &mut status).await?;
         status.phase = Some(phase::of_backup(Stage::Finalizing, status.errors > 0));
         Ok(status)
@@ -127,20 +136,38 @@ impl Course<'_> {
 struct Waiting<'a> {
     course: &'a Course<'a>,
     store: &'a BackupStore,
+    resources: &'a Resources<'a>,
+    freezes: Vec<FreezeWindow>,
+}
+
+impl Waiting<'_> {
+    /// Writes operations to the bucket.
+    async fn write(&self, operations: &[Operation]) -> Result<(), bowline_store::Error> {
+        let Self { course, store, .. } = self;
+        store.put(&course.name, &finalize::records(operations, course.of())).await?;
+        if operations.iter().any(|operation| operation.kind.is_of_volume()) {
+            let own = finalize::own(operations, self.freezes.clone());
+            store.put(&course.name, &own).await?;
+        }
+        Ok(())
+    }
 }
 
 #[async_trait]
 impl Audience for Waiting<'_> {
-    async fn keep(&self, operations: &[Operation]) {
-        if let Err(error) = self.course.keep(self.store, operations).await {
-            tracing::warn!("operations cannot be written: {}", one_line(&error));
+    async fn keep(&self, operations: &[Operation]) -> bool {
+        let kept = self.write(operations).await;
+        if let Err(error) = &kept {
+            tracing::warn!("operations cannot be written: {}", one_line(error));
         }
         point::pass(Point::OperationsWritten);
+        kept.is_ok()
     }
 
-    async fn show(&self, counts: Counts) -> bool {
+    async fn show(&self, operations: &[Operation]) -> bool {
+        let counts = Counts::of(operations);
         let mut status = self.course.status();
-        finalize::counted(&mut status, counts);
+        finalize::counted(&mut status, operations);
         if counts.failed > 0 {
             status.phase = Some(phase::of_backup(Stage::Waiting, true));
         }
@@ -152,6 +179,10 @@ impl Audience for Waiting<'_> {
         }
         // One that cannot be shown now is shown with the next change.
         !matches!(self.course.show(&status).await, Ok(None))
+    }
+
+    async fn progress(&self, operations: &[Operation]) {
+        self.resources.show(operations).await;
     }
 }
 

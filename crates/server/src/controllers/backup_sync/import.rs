@@ -64,6 +64,8 @@ pub(super) fn decide(
     let mut status = record.status.clone().unwrap_or_default();
     let phase = match status.phase.take() {
         Some(phase @ (Phase::Completed | Phase::PartiallyFailed | Phase::Failed)) => phase,
+        // Somebody began to delete it. Here that can be finished.
+        Some(Phase::Deleting) => Phase::Deleting,
         Some(
             phase @ (Phase::WaitingForPluginOperations
             | Phase::WaitingForPluginOperationsPartiallyFailed

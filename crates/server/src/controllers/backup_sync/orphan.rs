@@ -19,8 +19,8 @@ pub(super) enum Orphans<'a> {
     Keep(usize),
 }
 
-/// The Backups of a location that have ended, and of which nothing is in it. `cluster` was listed
-/// before `began`, the location after. It may hold other things as well.
+/// The Backups of a location that have ended or are being deleted, and of which nothing is in it.
+/// `cluster` was listed before `began`, the location after. It may hold other things as well.
 pub(super) fn find<'a>(
     cluster: &'a [Backup],
     location: &str,
@@ -30,10 +30,11 @@ pub(super) fn find<'a>(
 ) -> Orphans<'a> {
     let label = label::value(location);
     let is_orphan = |backup: &&Backup| {
+        use BackupPhase as Phase;
         let phase = backup.status.as_ref().and_then(|status| status.phase.as_ref());
         let created = backup.creation_timestamp().map(|created| created.0);
         let is_older = created.is_some_and(|created| created.duration_until(began) >= SECOND);
-        matches!(phase, Some(BackupPhase::Completed | BackupPhase::PartiallyFailed))
+        matches!(phase, Some(Phase::Completed | Phase::PartiallyFailed | Phase::Deleting))
             && backup.labels().get(label::STORAGE_LOCATION).is_some_and(|value| *value == label)
             && backup.spec.storage_location == location
             && backup.metadata.deletion_timestamp.is_none()
@@ -76,7 +77,7 @@ mod tests {
     #[test]
     fn only_a_backup_that_has_ended_well_enough_can_be_an_orphan() {
         for phase in BackupPhase::KNOWN {
-            let expected = ["Completed", "PartiallyFailed"].contains(phase);
+            let expected = ["Completed", "PartiallyFailed", "Deleting"].contains(phase);
             assert_eq!(is_orphan(backup(phase), &[]), expected, "{phase}");
         }
         assert!(!is_orphan(Backup { status: None, ..backup("") }, &[]));

@@ -11,6 +11,7 @@ use bowline_engine::restore::{self, Fatal, Progress, Restored, finalize};
 use bowline_plugin::Encoded;
 use jiff::Timestamp;
 
+use super::volumes::Witness;
 use super::{Course, Then, WorkError, canceled_status, failed};
 use crate::controllers::operations::{Actions, Followed, Nobody, follow, tell_failed};
 use crate::controllers::run::{Items, named, patiently, show_progress, until_over};
@@ -19,6 +20,8 @@ use crate::story::one_line;
 /// How many requests one restore makes at a time, and how many items it works on.
 const REQUESTS: usize = 32;
 const ITEMS: usize = 96;
+/// How many volumes that may be left over are named in a status.
+const VOLUMES_NAMED: usize = 5;
 
 impl Course<'_> {
     /// Lets the engine restore.
@@ -71,9 +74,18 @@ impl Course<'_> {
     async fn give_up(&self, recovered: &Recovered) -> Then {
         let mut operations = restore::begun_before(recovered, self.timeout(), Timestamp::now());
         self.stop_operations(&mut operations).await;
+        let left: Vec<String> = restore::volumes_left(recovered)
+            .into_iter()
+            .map(|(id, text)| format!("; {}: {text}", id.name))
+            .collect();
+        let more = match left.len().saturating_sub(VOLUMES_NAMED) {
+            0 => String::new(),
+            more => format!("; and {more} more volumes"),
+        };
         let reason = format!(
-            "it was taken up {} times and not brought to its end; it is not tried again",
-            recovered.attempts
+            "it was taken up {} times and not brought to its end; it is not tried again{}{more}",
+            recovered.attempts,
+            left.into_iter().take(VOLUMES_NAMED).collect::<String>()
         );
         Then::Over(Box::new(failed(&self.restore, reason)))
     }
@@ -84,11 +96,14 @@ impl Course<'_> {
         let context = self.context;
         let progress = Arc::new(Progress::default());
         let options = &context.options;
+        let witness = Witness::new(context, &self.restore, &request.backup_name);
         let run = restore::Run {
             request: Request { restore: Encoded::new(self.restore.clone()), ..request },
             cluster: Arc::new(ApiServer::new(context.client.clone(), options.client_page_size)),
             store: self.store.clone(),
             actions: named(self.actions()),
+            snapshotters: Arc::clone(context) as _,
+            witness: Arc::new(witness),
             options: restore::Options {
                 requests: REQUESTS,
                 items: ITEMS,

@@ -134,14 +134,17 @@ struct Waiting<'a>(&'a Course<'a>);
 
 #[async_trait]
 impl Audience for Waiting<'_> {
-    async fn keep(&self, operations: &[Operation]) {
-        if let Err(error) = self.0.keep(operations).await {
-            tracing::warn!("operations cannot be written: {}", one_line(&error));
+    async fn keep(&self, operations: &[Operation]) -> bool {
+        let kept = self.0.keep(operations).await;
+        if let Err(error) = &kept {
+            tracing::warn!("operations cannot be written: {}", one_line(error));
         }
         point::pass(Point::OperationsWritten);
+        kept.is_ok()
     }
 
-    async fn show(&self, counts: Counts) -> bool {
+    async fn show(&self, operations: &[Operation]) -> bool {
+        let counts = Counts::of(operations);
         let mut status = self.0.status();
         finalize::counted(&mut status, counts);
         if counts.failed > 0 {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::bail;
 use bowline_api::backup::BackupUploaderConfig;
+use bowline_api::snapshot_type::SnapshotType;
 use bowline_api::{BackupSpec, Duration};
 use k8s_openapi::api::core::v1::TypedLocalObjectReference;
 
@@ -87,6 +88,11 @@ pub(super) struct How {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", value_parser = flags::boolean)]
     snapshot_volumes: Option<bool>,
+
+    /// What becomes of snapshots by plugins of snapshot locations [default: what the location says,
+    /// else the server's, auto]
+    #[arg(long, value_name = "TYPE", value_parser = flags::snapshot_type())]
+    pub(super) snapshot_type: Option<SnapshotType>,
 
     /// Whether to move the data of snapshots into the storage location
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,

@@ -144,6 +144,7 @@ fn what_cannot_be_read_is_refused() {
         &["--include-namespaces", "a,,b"],
         &["--snapshot-volumes=perhaps"],
         &["--parallel-files-upload=-1"],
+        &["--snapshot-type=remote"],
         &["--labels", "a"],
         &["-l", "a=b", "--or-selector", "c=d"],
         &["-o", "yaml", "--wait"],
@@ -164,6 +165,12 @@ fn labels_and_annotations_are_put_on_the_backup() {
     let expected =
         json!({"name": "b", "labels": {"a": "1", "b": "3"}, "annotations": {"c": "d,e"}});
     assert_eq!(metadata, expected);
+
+    // The flag says it last.
+    let line = ["b", "--annotations", "bowline.io/snapshot-type=local", "--snapshot-type", "cloud"];
+    let mut cloud = Backup::new("b", BackupSpec::default());
+    decorate(&mut cloud, &parse(&line));
+    assert_eq!(cloud.annotations()["bowline.io/snapshot-type"], "cloud");
 
     let mut plain = Backup::new("b", BackupSpec::default());
     decorate(&mut plain, &parse(&["b"]));
@@ -209,11 +216,15 @@ fn a_schedule_lends_its_template_its_labels_and_its_name() {
 
 #[test]
 fn labels_of_the_template_stand_in_for_those_of_the_schedule() {
-    let schedule = schedule(&json!({
+    let mut schedule = schedule(&json!({
         "schedule": "@daily", "template": {"metadata": {"labels": {"of": "template"}}},
     }));
+    schedule.annotations_mut().insert("bowline.io/snapshot-type".to_owned(), "local".to_owned());
     let name = BackupName::new("mine").unwrap();
-    let backup = from_schedule(&schedule, Some(&name), Timestamp::UNIX_EPOCH).unwrap();
+    let mut backup = from_schedule(&schedule, Some(&name), Timestamp::UNIX_EPOCH).unwrap();
+    assert_eq!(backup.annotations()["bowline.io/snapshot-type"], "local");
+    decorate(&mut backup, &parse(&["--from-schedule=nightly", "--snapshot-type=auto"]));
+    assert_eq!(backup.annotations()["bowline.io/snapshot-type"], "auto");
     assert_eq!(backup.name_any(), "mine");
     assert_eq!(backup.labels()["of"], "template");
     assert_eq!(backup.labels()["velero.io/schedule-name"], "nightly");

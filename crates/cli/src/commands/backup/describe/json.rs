@@ -1,22 +1,29 @@
 //! A backup for programs. Keys are Velero's where it has them.
 
 use bowline_api::backup::{BackupResourceHook, BackupResourceHooks};
-use bowline_api::{Backup, BackupPhase, BackupSpec, BackupStatus};
+use bowline_api::{Backup, BackupPhase, BackupSpec, BackupStatus, VolumePluginBackup};
 use bowline_store::file::{BackupVolumeInfo, Method};
 use serde_json::{Map, Value, json};
 
 use super::super::phase;
-use super::Files;
 use super::text::has_scoped_filters;
-use crate::describe::document;
+use super::{Files, freeze};
 use crate::describe::section::{NONE_INCLUDED, choice, excluded, included, selector_text, time};
+use crate::describe::{Transfers, document, volumes};
 use crate::run::Run as _;
 
-pub(super) fn render(backup: &Backup, files: &Files, details: bool) -> Value {
+pub(super) fn render(
+    backup: &Backup,
+    files: &Files,
+    transfers: &Transfers,
+    details: bool,
+) -> Value {
     let status = backup.status.clone().unwrap_or_default();
     let mut document = document::new(backup);
     document["spec"] = spec(&backup.spec);
     document["status"] = self::status(backup, &status, files, details);
+    volumes::json::<VolumePluginBackup>(&mut document["status"], transfers, details);
+    freeze::json(&mut document["status"], &status.freeze_windows, details);
     if let Some(policy) = &backup.spec.resource_policy {
         document["resourcePolicies"] = json!({"type": policy.kind, "name": policy.name});
     }

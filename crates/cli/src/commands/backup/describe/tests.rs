@@ -2,6 +2,7 @@ use bowline_store::file::Messages;
 use serde_json::json;
 
 use super::*;
+use crate::transfer::{self, Transfer};
 
 /// A backup that has something in every section.
 fn full() -> Backup {
@@ -38,6 +39,11 @@ fn full() -> Backup {
             "backupItemOperationsAttempted": 2, "backupItemOperationsCompleted": 1,
             "backupItemOperationsFailed": 1,
             "hookStatus": {"hooksAttempted": 4, "hooksFailed": 1},
+            "freezeWindows": [
+                {"namespace": "db", "pod": "db-0", "startTimestamp": "2026-01-02T03:04:06Z",
+                 "milliseconds": 120},
+                {"namespace": "db", "pod": "replica-10", "milliseconds": 7},
+            ],
         },
     }))
     .unwrap()
@@ -93,6 +99,33 @@ fn few_files() -> Files {
     Files { operations: None, resources: None, ..files() }
 }
 
+/// A volume that is being uploaded, one that is done, one that has failed, and one of a plugin that
+/// tells nothing.
+fn transfers() -> Vec<Transfer> {
+    let running = json!({
+        "phase": "InProgress", "snapshotID": "snap-1", "message": "uploading",
+        "startTimestamp": "2026-01-02T03:04:05Z",
+        "progress": {"bytesDone": 3_145_728, "totalBytes": 12_582_912},
+    });
+    let done = json!({
+        "phase": "Completed", "snapshotID": "snap-2", "startTimestamp": "2026-01-02T03:04:05Z",
+        "completionTimestamp": "2026-01-02T03:05:17Z",
+        "progress": {"bytesDone": 9000, "totalBytes": 3000},
+    });
+    let failed = json!({
+        "phase": "Failed", "snapshotID": "snap-3", "message": "no space\u{1b}[2J",
+        "startTimestamp": "2026-01-02T03:04:05Z", "completionTimestamp": "2026-01-02T03:04:06Z",
+        "progress": {"bytesDone": 5, "totalBytes": 0},
+    });
+    let silent = json!({"snapshotID": "snap-4"});
+    let volumes = [("pv-1", running), ("pv-2", done), ("pv-3", failed), ("pv-4", silent)];
+    volumes.iter().map(|(volume, status)| transfer::tests::backup(volume, status)).collect()
+}
+
+fn unlisted() -> Transfers {
+    Err("cannot list the VolumePluginBackups: you may not".to_owned())
+}
+
 fn unreadable() -> Files {
     Files {
         results: Some(Err("cannot read BackupResults: no".to_owned())),
@@ -117,17 +150,17 @@ fn early(status: &Value) -> Backup {
 
 #[test]
 fn a_backup_with_details() {
-    insta::assert_snapshot!(text::render(&full(), &files(), true));
+    insta::assert_snapshot!(text::render(&full(), &files(), &Ok(transfers()), true));
 }
 
 #[test]
 fn a_backup_without_details() {
-    insta::assert_snapshot!(text::render(&full(), &few_files(), false));
+    insta::assert_snapshot!(text::render(&full(), &few_files(), &Ok(transfers()), false));
 }
 
 #[test]
 fn a_backup_whose_files_cannot_be_read() {
-    let text = text::render(&full(), &unreadable(), true);
+    let text = text::render(&full(), &unreadable(), &unlisted(), true);
     for line in [
         "Warnings:  1 <cannot read BackupResults: no>",
         "Errors:    2 <cannot read BackupResults: no>",
@@ -135,12 +168,15 @@ fn a_backup_whose_files_cannot_be_read() {
          <cannot read BackupItemOperations: no>",
         "Resource List:  <cannot read BackupResourceList: no>",
         "Backup Volumes:  <cannot read BackupVolumeInfos: no>",
+        "Volume Plugin Backups:  <cannot list the VolumePluginBackups: you may not>",
     ] {
         assert!(text.lines().any(|found| found == line), "no {line:?} in {text}");
     }
-    let json = json::render(&full(), &unreadable(), true);
+    let json = json::render(&full(), &unreadable(), &unlisted(), true);
     assert_eq!(json["errors"]["errorGettingErrors"], "cannot read BackupResults: no");
     assert_eq!(json["status"]["errorGettingResourceList"], "cannot read BackupResourceList: no");
+    let volumes = &json["status"]["volumePluginBackups"]["errorGettingVolumes"];
+    assert_eq!(volumes, "cannot list the VolumePluginBackups: you may not");
 }
 
 #[test]
@@ -150,7 +186,7 @@ fn a_backup_that_runs() {
         "startTimestamp": "2026-01-02T03:04:05Z", "expiration": "2026-02-01T03:04:05Z",
         "progress": {"totalItems": 121, "itemsBackedUp": 12},
     }));
-    insta::assert_snapshot!(text::render(&running, &Files::default(), false));
+    insta::assert_snapshot!(text::render(&running, &Files::default(), &Ok(Vec::new()), false));
 }
 
 #[test]
@@ -158,19 +194,35 @@ fn a_backup_that_was_refused() {
     let refused = early(&json!({
         "phase": "FailedValidation", "validationErrors": ["no location `x`", "no namespace `y`"],
     }));
-    let text = text::render(&refused, &Files::default(), false);
+    let text = text::render(&refused, &Files::default(), &Ok(Vec::new()), false);
     let errors = "Validation errors:  no location `x`\n                    no namespace `y`\n";
     assert!(text.contains(errors), "{text}");
     assert!(!text.contains("Backup Volumes"), "{text}");
+    assert!(!text.contains("Volume Plugin") && !text.contains("Freeze"), "{text}");
 }
 
 #[test]
 fn a_backup_as_json() {
-    insta::assert_snapshot!(format!("{:#}", json::render(&full(), &files(), true)));
+    insta::assert_snapshot!(format!(
+        "{:#}",
+        json::render(&full(), &files(), &Ok(transfers()), true)
+    ));
 }
 
 #[test]
 fn a_backup_as_json_without_details() {
-    let json = json::render(&full(), &few_files(), false);
+    let json = json::render(&full(), &few_files(), &Ok(transfers()), false);
     insta::assert_snapshot!(format!("{:#}", json["status"]));
+}
+
+#[test]
+fn of_many_frozen_pods_a_status_knows_only_some() {
+    let mut backup = full();
+    let window = backup.status.as_ref().unwrap().freeze_windows[0].clone();
+    for (count, expected) in [(1, "1 pod, "), (99, "99 pods, "), (100, "100 pods or more, ")] {
+        backup.status.as_mut().unwrap().freeze_windows = vec![window.clone(); count];
+        let text = text::render(&backup, &few_files(), &Ok(transfers()), false);
+        let line = format!("Freeze windows:  {expected}the longest 120 ms (db/db-0) (specify");
+        assert!(text.contains(&line), "no {line:?} in {text}");
+    }
 }

@@ -4,17 +4,23 @@ mod volumes;
 
 use bowline_api::backup::{BackupResourceHook, BackupResourceHooks};
 use bowline_api::hook::HookErrorMode;
-use bowline_api::{Backup, BackupPhase, BackupSpec, BackupStatus, annotation};
+use bowline_api::{Backup, BackupPhase, BackupSpec, BackupStatus, VolumePluginBackup, annotation};
 use bowline_store::file::BackupOperation;
 use kube::ResourceExt as _;
 
 use super::super::phase;
-use super::Files;
+use super::{Files, freeze};
 use crate::describe::section::{self, choice, excluded, included, item, selector_text, time};
+use crate::describe::{self, Transfers};
 use crate::run::Run as _;
 use crate::sheet::{NONE, Sheet};
 
-pub(super) fn render(backup: &Backup, files: &Files, details: bool) -> String {
+pub(super) fn render(
+    backup: &Backup,
+    files: &Files,
+    transfers: &Transfers,
+    details: bool,
+) -> String {
     let mut sheet = Sheet::default();
     let status = backup.status.clone().unwrap_or_default();
     section::metadata(&mut sheet, backup);
@@ -50,7 +56,9 @@ pub(super) fn render(backup: &Backup, files: &Files, details: bool) -> String {
     section::operations(&mut sheet, "Backup Item Operations", counts, file, operation);
     section::resources(&mut sheet, files.resources.as_ref());
     volumes::render(&mut sheet, backup, files, details);
+    describe::volumes::text::<VolumePluginBackup>(&mut sheet, transfers, details);
     section::hooks(&mut sheet, status.hook_status.as_ref());
+    freeze::text(&mut sheet, &status.freeze_windows, details);
     sheet.finish()
 }
 

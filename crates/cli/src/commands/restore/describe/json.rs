@@ -1,20 +1,26 @@
 //! A restore for programs. Velero has no such document; keys are those of the one for backups.
 
-use bowline_api::{Restore, RestorePhase, RestoreSpec, RestoreStatus};
+use bowline_api::{Restore, RestorePhase, RestoreSpec, RestoreStatus, VolumePluginRestore};
 use bowline_store::file::{Method, RestoreVolumeInfo};
 use serde_json::{Value, json};
 
 use super::super::phase;
 use super::Files;
-use crate::describe::document;
 use crate::describe::section::{choice, excluded, included, selector_text, time};
+use crate::describe::{Transfers, document, volumes};
 use crate::run::Run as _;
 
-pub(super) fn render(restore: &Restore, files: &Files, details: bool) -> Value {
+pub(super) fn render(
+    restore: &Restore,
+    files: &Files,
+    transfers: &Transfers,
+    details: bool,
+) -> Value {
     let status = restore.status.clone().unwrap_or_default();
     let mut document = document::new(restore);
     document["spec"] = spec(&restore.spec);
     document["status"] = self::status(restore, &status, files, details);
+    volumes::json::<VolumePluginRestore>(&mut document["status"], transfers, details);
     document::results(&mut document, &restore.summary(), files.results.as_ref());
     document
 }

@@ -1,7 +1,9 @@
+use bowline_api::VolumePluginRestore;
 use bowline_store::file::Messages;
 use serde_json::json;
 
 use super::*;
+use crate::transfer::{Report as _, Transfer};
 
 /// A restore that has something in every section.
 fn full() -> Restore {
@@ -80,6 +82,24 @@ fn files() -> Files {
     }
 }
 
+/// A volume that was made, and one that was not, whose plugin had no name for it yet.
+fn transfers() -> Vec<Transfer> {
+    let restore = |snapshot: &str, status: &Value| {
+        let report = json!({
+            "metadata": {"name": snapshot}, "status": status,
+            "spec": {"snapshotID": snapshot, "backup": "b", "plugin": "x.io/a"},
+        });
+        serde_json::from_value::<VolumePluginRestore>(report).unwrap().transfer()
+    };
+    let made = json!({
+        "phase": "Completed", "volumeID": "pv-1", "startTimestamp": "2026-01-02T03:04:05Z",
+        "completionTimestamp": "2026-01-02T03:04:35Z",
+        "progress": {"bytesDone": 2048, "totalBytes": 2048},
+    });
+    let canceled = json!({"phase": "Canceled", "message": "the restore was canceled"});
+    vec![restore("snap-1", &made), restore("snap-2", &canceled)]
+}
+
 /// What is downloaded without `--details`.
 fn few_files() -> Files {
     Files { operations: None, resources: None, ..files() }
@@ -87,22 +107,25 @@ fn few_files() -> Files {
 
 #[test]
 fn a_restore_with_details() {
-    insta::assert_snapshot!(text::render(&full(), &files(), true));
+    insta::assert_snapshot!(text::render(&full(), &files(), &Ok(transfers()), true));
 }
 
 #[test]
 fn a_restore_without_details() {
-    insta::assert_snapshot!(text::render(&full(), &few_files(), false));
+    insta::assert_snapshot!(text::render(&full(), &few_files(), &Ok(transfers()), false));
 }
 
 #[test]
 fn a_restore_as_json() {
-    insta::assert_snapshot!(format!("{:#}", json::render(&full(), &files(), true)));
+    insta::assert_snapshot!(format!(
+        "{:#}",
+        json::render(&full(), &files(), &Ok(transfers()), true)
+    ));
 }
 
 #[test]
 fn a_restore_as_json_without_details() {
-    let json = json::render(&full(), &few_files(), false);
+    let json = json::render(&full(), &few_files(), &Ok(transfers()), false);
     insta::assert_snapshot!(format!("{:#}", json["status"]));
 }
 
@@ -114,7 +137,8 @@ fn a_restore_whose_files_cannot_be_read() {
         operations: Some(Err("cannot read RestoreItemOperations: no".to_owned())),
         resources: Some(Err("cannot read RestoreResourceList: no".to_owned())),
     };
-    let text = text::render(&full(), &unreadable, true);
+    let unlisted = Err("cannot list the VolumePluginRestores: you may not".to_owned());
+    let text = text::render(&full(), &unreadable, &unlisted, true);
     for line in [
         "Warnings:  1 <cannot read RestoreResults: no>",
         "Errors:    2 <cannot read RestoreResults: no>",
@@ -122,10 +146,11 @@ fn a_restore_whose_files_cannot_be_read() {
          <cannot read RestoreItemOperations: no>",
         "Resource List:  <cannot read RestoreResourceList: no>",
         "Restored Volumes:  <cannot read RestoreVolumeInfo: no>",
+        "Volume Plugin Restores:  <cannot list the VolumePluginRestores: you may not>",
     ] {
         assert!(text.lines().any(|found| found == line), "no {line:?} in {text}");
     }
-    let json = json::render(&full(), &unreadable, true);
+    let json = json::render(&full(), &unreadable, &unlisted, true);
     assert_eq!(json["errors"]["errorGettingErrors"], "cannot read RestoreResults: no");
     assert_eq!(json["status"]["errorGettingResourceList"], "cannot read RestoreResourceList: no");
 }
@@ -134,7 +159,7 @@ fn a_restore_whose_files_cannot_be_read() {
 fn a_restore_that_nobody_has_looked_at_or_that_was_refused() {
     let mut restore = Restore::new("r", bowline_api::RestoreSpec::default());
     restore.spec.schedule_name = "nightly".to_owned();
-    let text = text::render(&restore, &Files::default(), false);
+    let text = text::render(&restore, &Files::default(), &Ok(Vec::new()), false);
     for line in [
         "Phase:  New",
         "Started:    <n/a>",
@@ -146,7 +171,7 @@ fn a_restore_that_nobody_has_looked_at_or_that_was_refused() {
     }
     let status = json!({"phase": "FailedValidation", "validationErrors": ["no `x`", "no `y`"]});
     restore.status = serde_json::from_value(status).unwrap();
-    let text = text::render(&restore, &Files::default(), false);
+    let text = text::render(&restore, &Files::default(), &Ok(Vec::new()), false);
     let errors = "Validation errors:  no `x`\n                    no `y`\n";
     assert!(text.contains(errors), "{text}");
     assert!(!text.contains("Restored Volumes"), "{text}");

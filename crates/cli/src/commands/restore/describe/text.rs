@@ -1,16 +1,22 @@
 //! A restore for people: the sections that Velero prints, in its order and its words.
 
 use bowline_api::restore::{ExistingResourcePolicy, RestoreStatusSpec, RestoreUploaderConfig};
-use bowline_api::{Restore, RestorePhase, RestoreSpec};
+use bowline_api::{Restore, RestorePhase, RestoreSpec, VolumePluginRestore};
 use bowline_store::file::RestoreOperation;
 
 use super::super::phase;
 use super::{Files, volumes};
 use crate::describe::section::{self, choice, excluded, included, item, pairs, time};
+use crate::describe::{self, Transfers};
 use crate::run::{Run as _, Summary};
 use crate::sheet::{NONE, Sheet};
 
-pub(super) fn render(restore: &Restore, files: &Files, details: bool) -> String {
+pub(super) fn render(
+    restore: &Restore,
+    files: &Files,
+    transfers: &Transfers,
+    details: bool,
+) -> String {
     let mut sheet = Sheet::default();
     let status = restore.status.clone().unwrap_or_default();
     let summary = restore.summary();
@@ -29,6 +35,7 @@ pub(super) fn render(restore: &Restore, files: &Files, details: bool) -> String 
     let volumes = choice(restore.spec.restore_pvs, "false", "true", "auto");
     sheet.field(0, "Restore PVs", volumes);
     volumes::render(&mut sheet, restore, files, details);
+    describe::volumes::text::<VolumePluginRestore>(&mut sheet, transfers, details);
     settings(&mut sheet, &restore.spec);
     let counts = (
         status.restore_item_operations_attempted,

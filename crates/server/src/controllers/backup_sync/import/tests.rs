@@ -59,7 +59,7 @@ fn verdict(phase: Option<&str>, expiration: Option<&str>) -> Result<String, Reas
 
 #[test]
 fn what_has_ended_is_taken_in_as_it_is() {
-    for phase in ["Completed", "PartiallyFailed", "Failed"] {
+    for phase in ["Completed", "PartiallyFailed", "Failed", "Deleting"] {
         assert_eq!(verdict(Some(phase), None), Ok(phase.to_owned()));
     }
 }
@@ -84,9 +84,7 @@ fn what_another_cluster_works_on_is_taken_in_only_when_it_has_expired() {
 fn nothing_is_taken_in_that_would_be_run() {
     let expired = Some("2020-01-01T00:00:00Z");
     assert_eq!(verdict(None, expired), Err(Reason::NoRecordPhase(None)));
-    for phase in
-        ["", "New", "Queued", "ReadyToStart", "InProgress", "Deleting", "FailedValidation", "X"]
-    {
+    for phase in ["", "New", "Queued", "ReadyToStart", "InProgress", "FailedValidation", "X"] {
         let refused = Err(Reason::NoRecordPhase(Some(phase.into())));
         assert_eq!(verdict(Some(phase), expired), refused, "{phase}");
     }

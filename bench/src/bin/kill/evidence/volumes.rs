@@ -1,0 +1,211 @@
+//! Snapshots and volumes: what the plugin has, what files say, and what the cluster uses.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::Path;
+
+use anyhow::Context as _;
+use bowline_api::{Backup, DeleteBackupRequest, VolumePluginBackup};
+use k8s_openapi::api::core::v1::PersistentVolume;
+use kube::api::ListParams;
+use kube::{Api, ResourceExt as _};
+use serde_json::Value;
+
+use crate::check::{Deletion, Made, Recorded, Snapshot};
+use crate::world::{BASE, World, volumes_of};
+
+/// What the plugin calls a volume that it has made from a snapshot: this, the snapshot and a number.
+const MADE: &str = "vol-";
+
+/// A claim of a restored application, and the volume behind it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Behind {
+    claim: String,
+    volume: String,
+}
+
+/// The names in a folder. There are none in one that is not there.
+fn names(folder: &Path) -> anyhow::Result<BTreeSet<String>> {
+    let entries = match std::fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeSet::new()),
+        entries => entries.with_context(|| format!("cannot read {}", folder.display()))?,
+    };
+    let name = |entry: io::Result<std::fs::DirEntry>| {
+        Ok(entry.context("cannot read a folder")?.file_name().to_string_lossy().into_owned())
+    };
+    entries.map(name).collect()
+}
+
+/// The snapshots that the plugin has of a backup. One exists when its tags do.
+pub(crate) fn snapshots(disks: &Path, backup: &str) -> anyhow::Result<Vec<Snapshot>> {
+    let folder = disks.join("snapshots");
+    let mut found = Vec::new();
+    for id in names(&folder)? {
+        let tags = match std::fs::read(folder.join(&id).join("tags.json")) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            tags => tags.context("cannot read the tags of a snapshot")?,
+        };
+        let tags: Value = serde_json::from_slice(&tags).context("a snapshot has strange tags")?;
+        let tag = |key: &str| tags[key].as_str().unwrap_or_default().to_owned();
+        if tag("velero.io/backup") == backup {
+            let is_uploaded = disks.join("uploaded").join(&id).exists();
+            let (volume, request) = (tag("velero.io/pv"), tag("bowline.io/request-id"));
+            found.push(Snapshot { id, volume, request, is_uploaded });
+        }
+    }
+    Ok(found)
+}
+
+/// The volumes that the plugin has made from snapshots.
+pub(crate) fn all_made(disks: &Path) -> anyhow::Result<BTreeSet<String>> {
+    let mut names = names(&disks.join("volumes"))?;
+    // Beside each of them is a file about it.
+    names.retain(|name| name.starts_with(MADE) && !name.ends_with(".json"));
+    Ok(names)
+}
+
+/// The volumes that were made since there were these, and how often they are used.
+pub(crate) fn made(
+    disks: &Path,
+    before: &BTreeSet<String>,
+    behind: &[Behind],
+) -> anyhow::Result<Vec<Made>> {
+    let made = |id: &String| Made {
+        id: id.clone(),
+        snapshot: source(id).to_owned(),
+        uses: behind.iter().filter(|one| one.volume == *id).count(),
+    };
+    Ok(all_made(disks)?.difference(before).map(made).collect())
+}
+
+/// The snapshot that a volume was made from, by its name.
+fn source(id: &str) -> &str {
+    let name = id.strip_prefix(MADE).unwrap_or(id);
+    name.rsplit_once('-').map_or(name, |(snapshot, _)| snapshot)
+}
+
+/// What is behind the claims of a namespace, as the PersistentVolumes say.
+pub(crate) async fn behind(world: &World, namespace: &str) -> anyhow::Result<Vec<Behind>> {
+    let api: Api<PersistentVolume> = Api::all(world.client.clone());
+    let mut found = Vec::new();
+    for volume in api.list(&ListParams::default()).await?.items {
+        let spec = volume.spec.unwrap_or_default();
+        if let Some(claim) = spec.claim_ref
+            && claim.namespace.as_deref() == Some(namespace)
+        {
+            let volume = spec.csi.map(|csi| csi.volume_handle).unwrap_or_default();
+            found.push(Behind { claim: claim.name.unwrap_or_default(), volume });
+        }
+    }
+    Ok(found)
+}
+
+/// Volumes of the first application whose data is not behind a restored claim.
+pub(crate) fn without_data(world: &World, behind: &[Behind]) -> Vec<String> {
+    let mut volumes = volumes_of(BASE, false);
+    volumes.retain(|volume| {
+        let is_claim = |one: &&Behind| Some(&one.claim) == volume.claim.as_ref();
+        let mut of_claim = behind.iter().filter(is_claim);
+        !of_claim.any(|one| one.volume.starts_with(MADE) && world.has_data_of(&one.volume, volume))
+    });
+    volumes.into_iter().map(|volume| format!("the data of {}", volume.name)).collect()
+}
+
+/// The snapshots that a file of a backup names. What was never taken has no id.
+pub(crate) fn recorded(records: &Value) -> Vec<Recorded> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let recorded = |record: &Value| Recorded {
+        id: text(&record["status"]["providerSnapshotID"]),
+        volume: text(&record["spec"]["persistentVolumeName"]),
+        is_completed: record["status"]["phase"] == "Completed",
+    };
+    records.as_array().into_iter().flatten().map(recorded).collect()
+}
+
+/// The warnings that a snapshot or a volume may be left over.
+pub(crate) fn notices<'a>(warnings: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let is_about_volume =
+        |text: &&str| text.starts_with("persistentvolumes/") && text.contains("left over");
+    warnings.filter(is_about_volume).map(str::to_owned).collect()
+}
+
+/// What is left of a backup of an application that should be deleted, given what it warned of.
+pub(crate) async fn deletion(
+    world: &World,
+    backup: &str,
+    app: &str,
+    notices: &[String],
+) -> anyhow::Result<Deletion> {
+    let request = world.api::<DeleteBackupRequest>().get_opt(backup).await?;
+    let answer = request.map(|request| {
+        let status = request.status.unwrap_or_default();
+        let phase = status.phase.map(|phase| phase.to_string()).unwrap_or_default();
+        format!("{phase:?} {}", status.errors.join(", ")).trim_end().to_owned()
+    });
+    let reports = world.api::<VolumePluginBackup>().list(&ListParams::default()).await?;
+    let of_it = reports.items.into_iter().filter(|report| report.spec.backup == backup);
+    // The plugin calls them after their volumes, which are called after their application.
+    let mut uploads = names(&world.disks.join("uploaded"))?;
+    uploads.retain(|id| id.starts_with(&format!("snap-{app}-")));
+    let taken = names(&world.disks.join("snapshots"))?;
+    let mut files = Vec::new();
+    walk(&world.bucket.join("backups").join(backup), &mut files)?;
+    Ok(Deletion {
+        backup: backup.to_owned(),
+        answer,
+        is_there: world.api::<Backup>().get_opt(backup).await?.is_some(),
+        snapshots: snapshots(&world.disks, backup)?,
+        uploads: uploads.difference(&taken).cloned().collect(),
+        files,
+        reports: of_it.map(|report| report.name_any()).collect(),
+        notices: notices.to_vec(),
+    })
+}
+
+/// The files below a folder.
+fn walk(folder: &Path, files: &mut Vec<String>) -> anyhow::Result<()> {
+    for name in names(folder)? {
+        let path = folder.join(&name);
+        if path.is_dir() {
+            walk(&path, files)?;
+        } else {
+            files.push(name);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn volumes_are_named_after_their_snapshots() {
+        assert_eq!(source("vol-snap-app-volume-1-2-13"), "snap-app-volume-1-2");
+    }
+
+    #[test]
+    fn records_say_what_was_taken() {
+        let record = |id: &str, phase: &str| {
+            json!({
+                "spec": {"persistentVolumeName": "v"},
+                "status": {"providerSnapshotID": id, "phase": phase},
+            })
+        };
+        let expected =
+            |id: &str, is_completed| Recorded { id: id.into(), volume: "v".into(), is_completed };
+        let file = json!([record("s", "Completed"), record("", "Failed")]);
+        assert_eq!(recorded(&file), [expected("s", true), expected("", false)]);
+        assert_eq!(recorded(&Value::Null), []);
+    }
+
+    #[test]
+    fn only_warnings_about_volumes_count() {
+        let volume = "persistentvolumes/v: what it had made, if anything, may be left over";
+        let item = "pods/p: what it had begun, if anything, may be left over";
+        let found = notices([volume, item, "persistentvolumes/v: it is old"].into_iter());
+        assert_eq!(found, [volume]);
+    }
+}

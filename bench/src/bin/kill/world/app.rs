@@ -1,0 +1,149 @@
+//! What is in an application.
+
+use std::path::Path;
+
+use bowline_testbed::node;
+use serde_json::{Value, json};
+
+/// How long an operation takes, in milliseconds.
+const OPERATION: u32 = 700;
+/// The class of claims whose volumes are there before them.
+const CLASS: &str = "disks";
+/// The file in a volume, with the name of the volume that it was written to.
+pub(super) const DATA: &str = "data";
+
+/// A PersistentVolume, and the volume of the same name that is behind it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Volume {
+    pub(crate) name: String,
+    /// Who has it. Nobody has the one of a pod that is frozen: no node could mount it.
+    pub(crate) claim: Option<String>,
+}
+
+/// The volumes of an application: of its first claims, and of the first pod that can be frozen.
+pub(crate) fn volumes_of(app: &str, with_hooked: bool) -> Vec<Volume> {
+    let name = |number: usize| format!("{app}-volume-{number}");
+    let claims = claims_of(app).into_iter().take(2).enumerate();
+    let of_claim = |(at, claim)| Volume { name: name(at + 1), claim: Some(claim) };
+    let mut volumes: Vec<Volume> = claims.map(of_claim).collect();
+    if with_hooked {
+        volumes.push(Volume { name: name(volumes.len() + 1), claim: None });
+    }
+    volumes
+}
+
+/// The pods of an application that can be frozen. Their names are unique, as those of their notes.
+pub(super) fn hooked(app: &str) -> Vec<String> {
+    (1..=2).map(|number| format!("{app}-db-{number}")).collect()
+}
+
+pub(super) fn claims_of(app: &str) -> Vec<String> {
+    (1..=4).map(|number| format!("{app}-claim-{number}")).collect()
+}
+
+pub(super) fn maps_of(app: &str) -> Vec<String> {
+    (1..=3).map(|number| format!("{app}-map-{number}")).collect()
+}
+
+/// What is in the namespace of an application, as `<resource>/<name>`.
+pub(crate) fn contents(app: &str, with_hooked: bool) -> Vec<String> {
+    let of = |resource: &str, names: Vec<String>| {
+        names.into_iter().map(|name| format!("{resource}/{name}")).collect::<Vec<_>>()
+    };
+    let mut all = of("persistentvolumeclaims", claims_of(app));
+    all.extend(of("configmaps", maps_of(app)));
+    all.push(format!("pods/{app}-idle"));
+    if with_hooked {
+        all.extend(of("pods", hooked(app)));
+    }
+    all
+}
+
+pub(super) fn persistent_volume(app: &str, volume: &Volume) -> Value {
+    let mut object = json!({
+        "metadata": {"name": volume.name},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "capacity": {"storage": "1Mi"},
+            "persistentVolumeReclaimPolicy": "Retain",
+            "storageClassName": CLASS,
+            "csi": {"driver": "fixture.bowline.io", "volumeHandle": volume.name},
+        },
+    });
+    if let Some(claim) = &volume.claim {
+        object["spec"]["claimRef"] = json!({
+            "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": app, "name": claim,
+        });
+    }
+    object
+}
+
+/// A claim whose plugin works on it in the background, with its volume if it has one.
+pub(super) fn claim(app: &str, name: &str) -> Value {
+    let changed = format!("configmaps/{app}/{}", maps_of(app)[0]);
+    let mut claim = json!({
+        "metadata": {"name": name, "annotations": {
+            "fixture.bowline.io/do": format!("operation={OPERATION}"),
+            "fixture.bowline.io/post-operation": changed,
+        }},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": "1Mi"}},
+        },
+    });
+    let mut volumes = volumes_of(app, false).into_iter();
+    if let Some(volume) = volumes.find(|volume| volume.claim.as_deref() == Some(name)) {
+        claim["spec"]["storageClassName"] = json!(CLASS);
+        claim["spec"]["volumeName"] = json!(volume.name);
+    }
+    claim
+}
+
+/// A pod that never runs, with a volume, so that it is backed up in one block with its claim.
+pub(super) fn idle_pod(app: &str) -> Value {
+    json!({
+        "metadata": {
+            "name": format!("{app}-idle"),
+            "annotations": {"fixture.bowline.io/do": format!("operation={OPERATION}")},
+        },
+        "spec": {
+            "schedulerName": "nobody",
+            "containers": [{
+                "name": "main", "image": node::IMAGE,
+                "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+            }],
+            "volumes": [{
+                "name": "data",
+                "persistentVolumeClaim": {"claimName": claims_of(app)[0]},
+            }],
+        },
+    })
+}
+
+/// A pod whose hooks note that it is frozen and thawed. The first one has a volume in its block.
+pub(super) fn hooked_pod(app: &str, name: &str, notes: &Path) -> Value {
+    let hook = |word: &str| json!(["/bin/sh", "-c", format!("echo {word} >> /notes/{name}")]);
+    let mut annotations = json!({
+        "fixture.bowline.io/do": format!("sleep=50,operation={OPERATION}"),
+        "pre.hook.backup.velero.io/command": hook("freeze").to_string(),
+        "post.hook.backup.velero.io/command": hook("thaw").to_string(),
+    });
+    if hooked(app).first().is_some_and(|first| first == name) {
+        let own = volumes_of(app, true).into_iter().filter(|volume| volume.claim.is_none());
+        let related: Vec<String> =
+            own.map(|volume| format!("persistentvolumes//{}", volume.name)).collect();
+        annotations["fixture.bowline.io/additional"] = json!(related.join(","));
+    }
+    json!({
+        "metadata": {"name": name, "annotations": annotations},
+        "spec": {
+            "terminationGracePeriodSeconds": 0,
+            "containers": [{
+                "name": "main", "image": node::IMAGE, "imagePullPolicy": "Never",
+                "command": ["sleep", "100000"],
+                "volumeMounts": [{"name": "notes", "mountPath": "/notes"}],
+            }],
+            "volumes": [{"name": "notes", "hostPath": {"path": notes}}],
+        },
+    })
+}

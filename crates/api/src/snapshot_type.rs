@@ -1,0 +1,72 @@
+//! Where the snapshot of a volume ends up.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Whether a snapshot is brought to where it outlives its volume: the value of the annotation
+/// [`SNAPSHOT_TYPE`](crate::annotation::SNAPSHOT_TYPE).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum SnapshotType {
+    /// It is uploaded if its plugin can do that.
+    #[default]
+    Auto,
+    /// The same, and it is told if the plugin has no upload stage.
+    Cloud,
+    /// It stays where it was taken.
+    Local,
+}
+
+/// A text that is no type of snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InvalidSnapshotType(String);
+
+impl fmt::Display for InvalidSnapshotType {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "invalid snapshot type {:?}: choose `auto`, `cloud` or `local`", self.0)
+    }
+}
+
+impl std::error::Error for InvalidSnapshotType {}
+
+impl SnapshotType {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Auto, Self::Cloud, Self::Local];
+
+    /// As it is written.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Cloud => "cloud",
+            Self::Local => "local",
+        }
+    }
+}
+
+impl fmt::Display for SnapshotType {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.as_str())
+    }
+}
+
+impl FromStr for SnapshotType {
+    type Err = InvalidSnapshotType;
+
+    fn from_str(text: &str) -> Result<Self, InvalidSnapshotType> {
+        let found = Self::ALL.into_iter().find(|one| one.as_str() == text);
+        found.ok_or_else(|| InvalidSnapshotType(text.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_again_and_nothing_else_is() {
+        for one in SnapshotType::ALL {
+            assert_eq!(one.to_string().parse(), Ok(one));
+        }
+        let error = "Cloud".parse::<SnapshotType>().unwrap_err();
+        assert!(error.to_string().contains("`cloud`"), "{error}");
+    }
+}

@@ -1,0 +1,158 @@
+//! `bowline snapshot-location create`
+
+use std::collections::BTreeMap;
+
+use anyhow::bail;
+use bowline_api::snapshot_type::SnapshotType;
+use bowline_api::{VolumeSnapshotLocation, VolumeSnapshotLocationSpec, annotation};
+use bowline_store::BackupName;
+use clap::builder::NonEmptyStringValueParser;
+use k8s_openapi::api::core::v1::SecretKeySelector;
+use kube::ResourceExt as _;
+use kube::api::PostParams;
+
+use crate::args::InstallationArgs;
+use crate::exit::Exit;
+use crate::flags::{self, Pairs};
+use crate::installation::{Installation, is_already_there};
+use crate::listing::ObjectFormat;
+use crate::{client_config, output, run};
+
+/// Add a location for snapshots of volumes
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The name of the location
+    name: String,
+
+    /// Who takes the snapshots: the name of a volume snapshotter plugin, such as aws
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
+    provider: String,
+
+    /// Settings for the plugin
+    #[arg(long, value_name = "KEY=VALUE,…", value_parser = flags::pairs)]
+    config: Vec<Pairs>,
+
+    /// Labels to put on the location
+    #[arg(long, value_name = "KEY=VALUE,…", value_parser = flags::pairs)]
+    labels: Vec<Pairs>,
+
+    /// The key of a Secret with the credentials of this location [default: the server's]
+    #[arg(long, value_name = "SECRET=KEY", value_parser = flags::credential)]
+    credential: Option<SecretKeySelector>,
+
+    /// What becomes of snapshots that were taken, unless the backup says [default: the server's, auto]
+    #[arg(long, value_name = "TYPE", value_parser = flags::snapshot_type())]
+    snapshot_type: Option<SnapshotType>,
+
+    /// Print the location instead of adding it
+    #[arg(short, long, value_name = "FORMAT")]
+    output: Option<ObjectFormat>,
+}
+
+pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::Result<Exit> {
+    let location = location(&args)?;
+    if let Some(format) = args.output {
+        let namespace = client_config::namespace(installation.namespace.as_deref())?;
+        return run::print(location, &namespace, format);
+    }
+    let installation = Installation::connect(installation).await?;
+    let name = location.name_any();
+    let api = installation.api::<VolumeSnapshotLocation>();
+    let params = PostParams::default();
+    let request = async {
+        match api.create(&params, &location).await {
+            Err(error) if is_already_there(&error) => Ok(None),
+            created => created.map(Some),
+        }
+    };
+    let doing = format!("create snapshot location `{name}`");
+    let hint = installation.hint(&format!("snapshot-location get {name}"));
+    if installation.ask(&doing, request).await?.is_none() {
+        bail!("there is a snapshot location `{name}` already; see {hint}");
+    }
+    output::say(format_args!("snapshot location `{name}` is created; see {hint}"));
+    Ok(Exit::Success)
+}
+
+/// The location that the command line asks for.
+fn location(args: &Args) -> anyhow::Result<VolumeSnapshotLocation> {
+    let spec = VolumeSnapshotLocationSpec {
+        provider: args.provider.clone(),
+        config: flags::merged(&args.config),
+        credential: args.credential.clone(),
+        ..VolumeSnapshotLocationSpec::default()
+    };
+    // All of Velero's kinds are named by the same rule.
+    let mut location = VolumeSnapshotLocation::new(BackupName::new(&args.name)?.as_str(), spec);
+    let mut annotations = BTreeMap::new();
+    if let Some(snapshot_type) = args.snapshot_type {
+        annotations.insert(annotation::SNAPSHOT_TYPE.to_owned(), snapshot_type.to_string());
+    }
+    run::decorate(&mut location.metadata, flags::merged(&args.labels), annotations);
+    Ok(location)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[derive(Debug, clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn made(line: &[&str]) -> anyhow::Result<Value> {
+        let words = ["create", "l"].iter().chain(line);
+        Ok(serde_json::to_value(location(&Line::try_parse_from(words)?.args)?)?)
+    }
+
+    #[test]
+    fn each_flag_sets_its_field() {
+        let location = made(&[
+            "--provider=aws",
+            "--config=region=x,profile=a",
+            "--config=profile=y",
+            "--credential=cloud=key",
+            "--labels=a=b",
+            "--snapshot-type=local",
+        ]);
+        assert_eq!(
+            location.unwrap(),
+            json!({
+                "apiVersion": "velero.io/v1", "kind": "VolumeSnapshotLocation",
+                "metadata": {
+                    "name": "l", "labels": {"a": "b"},
+                    "annotations": {"bowline.io/snapshot-type": "local"},
+                },
+                "spec": {
+                    "provider": "aws", "config": {"region": "x", "profile": "y"},
+                    "credential": {"name": "cloud", "key": "key"},
+                },
+            })
+        );
+    }
+
+    #[test]
+    fn what_is_not_said_is_left_to_the_server() {
+        let location = made(&["--provider=x.io/a"]).unwrap();
+        assert_eq!(location["spec"], json!({"provider": "x.io/a"}));
+        assert_eq!(location["metadata"], json!({"name": "l"}));
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused() {
+        for line in [
+            &[][..],
+            &["--provider="],
+            &["--provider=aws", "--credential=cloud"],
+            &["--provider=aws", "--config=region"],
+            &["--provider=aws", "--snapshot-type=Cloud"],
+        ] {
+            assert!(made(line).is_err(), "{line:?}");
+        }
+    }
+}

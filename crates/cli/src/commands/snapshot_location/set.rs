@@ -1,0 +1,89 @@
+//! `bowline snapshot-location set`
+
+use anyhow::bail;
+use bowline_api::snapshot_type::SnapshotType;
+use bowline_api::{VolumeSnapshotLocation, annotation};
+use k8s_openapi::api::core::v1::SecretKeySelector;
+use kube::ResourceExt as _;
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
+
+use crate::args::InstallationArgs;
+use crate::exit::Exit;
+use crate::installation::Installation;
+use crate::{flags, listing, output};
+
+/// Change a location for snapshots of volumes
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The location to change
+    name: String,
+
+    /// The key of a Secret with the credentials of this location
+    #[arg(long, value_name = "SECRET=KEY", value_parser = flags::credential)]
+    credential: Option<SecretKeySelector>,
+
+    /// What becomes of snapshots that were taken, unless the backup says
+    #[arg(long, value_name = "TYPE", value_parser = flags::snapshot_type())]
+    snapshot_type: Option<SnapshotType>,
+}
+
+pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::Result<Exit> {
+    let Some(patch) = patch(&args) else {
+        bail!("nothing is to be changed; say what with --credential or --snapshot-type");
+    };
+    let installation = Installation::connect(installation).await?;
+    let location: VolumeSnapshotLocation = listing::get(&installation, &args.name).await?;
+    let name = location.name_any();
+    let api = installation.api::<VolumeSnapshotLocation>();
+    let (params, patch) = (PatchParams::default(), Patch::Merge(&patch));
+    let doing = format!("change snapshot location `{name}`");
+    installation.ask(&doing, api.patch(&name, &params, &patch)).await?;
+    output::say(format_args!("snapshot location `{name}` is changed"));
+    Ok(Exit::Success)
+}
+
+/// The changed fields and no others.
+fn patch(args: &Args) -> Option<Value> {
+    let mut patch = json!({});
+    if let Some(SecretKeySelector { name, key, .. }) = &args.credential {
+        patch["spec"] = json!({"credential": {"name": name, "key": key}});
+    }
+    if let Some(snapshot_type) = args.snapshot_type {
+        let annotations = json!({annotation::SNAPSHOT_TYPE: snapshot_type.as_str()});
+        patch["metadata"] = json!({"annotations": annotations});
+    }
+    (patch != json!({})).then_some(patch)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(Debug, clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn only_what_is_said_is_changed() {
+        let credential = json!({"credential": {"name": "s", "key": "k"}});
+        let cloud = json!({"annotations": {"bowline.io/snapshot-type": "cloud"}});
+        for (line, expected) in [
+            (&[][..], None),
+            (&["--credential=s=k"], Some(json!({"spec": credential}))),
+            (&["--snapshot-type=cloud"], Some(json!({"metadata": cloud}))),
+            (
+                &["--credential=s=k", "--snapshot-type=cloud"],
+                Some(json!({"spec": credential, "metadata": cloud})),
+            ),
+        ] {
+            let words = ["set", "l"].iter().chain(line);
+            let args = Line::try_parse_from(words).unwrap().args;
+            assert_eq!(patch(&args), expected, "{line:?}");
+        }
+    }
+}

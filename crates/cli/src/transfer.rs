@@ -1,0 +1,281 @@
+//! What plugins do with the data of volumes: VolumePluginBackups and VolumePluginRestores, read alike.
+//!
+//! Plugins may write them as well as the server, so nothing in them is believed blindly.
+
+#[cfg(test)]
+pub(crate) mod tests;
+
+use std::fmt::{self, Debug};
+
+use anyhow::bail;
+use bowline_api::volume_plugin::{VolumePluginOutcome, VolumePluginPhase, VolumePluginProgress};
+use bowline_api::{VolumePluginBackup, VolumePluginRestore, label};
+use indicatif::BinaryBytes;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use kube::Resource;
+use kube::api::ListParams;
+use kube::core::NamespaceResourceScope;
+use serde::de::DeserializeOwned;
+
+use crate::installation::{Installation, is_unknown_kind};
+use crate::pace::{Pace, pace};
+use crate::run::Run;
+
+/// Objects in one answer of the API server, and more answers than any list has.
+const PAGE: u32 = 500;
+const MOST_PAGES: usize = 100;
+
+/// What a plugin does with the data of one volume.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Transfer {
+    /// The volume; of one that is being made and has no name yet, nothing.
+    pub(crate) volume: String,
+    pub(crate) plugin: String,
+    pub(crate) snapshot: String,
+    pub(crate) phase: Option<VolumePluginPhase>,
+    pub(crate) bytes: Bytes,
+    pub(crate) message: String,
+    pub(crate) started: Option<Time>,
+    pub(crate) ended: Option<Time>,
+    /// When it was last written to, as the API server has noted it.
+    pub(crate) updated: Option<Time>,
+}
+
+impl Transfer {
+    /// What it is called.
+    pub(crate) fn name(&self) -> &str {
+        if self.volume.is_empty() { &self.snapshot } else { &self.volume }
+    }
+
+    /// The word for where it is.
+    pub(crate) fn phase(&self) -> &str {
+        let phase = self.phase.as_ref().map(VolumePluginPhase::as_str);
+        phase.filter(|phase| !phase.is_empty()).unwrap_or("New")
+    }
+
+    /// How it has ended, if it has.
+    pub(crate) fn outcome(&self) -> Option<VolumePluginOutcome> {
+        self.phase.as_ref().and_then(VolumePluginPhase::outcome)
+    }
+
+    /// How fast it goes, while it does.
+    pub(crate) fn pace(&self) -> Option<Pace> {
+        let Bytes { done, total } = self.bytes;
+        let total = total.unwrap_or_default();
+        if self.outcome().is_some() {
+            return None;
+        }
+        pace(done.cast_signed(), total.cast_signed(), self.started.as_ref(), self.updated.as_ref())
+    }
+
+    /// How long it took, once it has ended.
+    pub(crate) fn seconds(&self) -> Option<u64> {
+        let (start, end) = (self.started.as_ref()?, self.ended.as_ref()?);
+        self.outcome()?;
+        u64::try_from(end.0.duration_since(start.0).as_secs()).ok()
+    }
+}
+
+/// How many bytes are done, of how many if that is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Bytes {
+    pub(crate) done: u64,
+    pub(crate) total: Option<u64>,
+}
+
+impl Bytes {
+    fn of(progress: &VolumePluginProgress) -> Self {
+        let known = |bytes: i64| u64::try_from(bytes).unwrap_or_default();
+        let total = Some(known(progress.total_bytes)).filter(|total| *total > 0);
+        Self { done: known(progress.bytes_done), total }
+    }
+
+    /// Whether nobody has told anything.
+    pub(crate) fn is_unknown(self) -> bool {
+        self == Self::default()
+    }
+
+    /// The part that is done, rounded down; never more than all of it, whatever a plugin says.
+    pub(crate) fn percent(self) -> Option<u64> {
+        let percent = u128::from(self.done) * 100 / u128::from(self.total?);
+        Some(u64::try_from(percent).unwrap_or(u64::MAX).min(100))
+    }
+}
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let done = BinaryBytes(self.done);
+        match (self.total, self.percent()) {
+            _ if self.is_unknown() => f.write_str("-"),
+            (Some(total), Some(percent)) => {
+                write!(f, "{done} of {} ({percent} %)", BinaryBytes(total))
+            }
+            _ => write!(f, "{done} of -"),
+        }
+    }
+}
+
+/// How far all volumes of a run are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    pub(crate) all: usize,
+    pub(crate) completed: usize,
+    pub(crate) failed: usize,
+    pub(crate) canceled: usize,
+    pub(crate) bytes: Bytes,
+}
+
+impl Tally {
+    pub(crate) fn of(transfers: &[Transfer]) -> Self {
+        let mut tally = Self { all: transfers.len(), ..Self::default() };
+        let mut total = Some(0_u64);
+        for transfer in transfers {
+            let Bytes { done, total: of } = transfer.bytes;
+            let outcome = transfer.outcome();
+            match outcome {
+                Some(VolumePluginOutcome::Completed) => tally.completed += 1,
+                Some(VolumePluginOutcome::Failed) => tally.failed += 1,
+                Some(VolumePluginOutcome::Canceled) => tally.canceled += 1,
+                None => {}
+            }
+            tally.bytes.done = tally.bytes.done.saturating_add(done);
+            // Of what has ended no more is to come.
+            let of = of.or(outcome.map(|_| done));
+            total = total.zip(of).map(|(total, of)| total.saturating_add(of));
+        }
+        tally.bytes.total = total.filter(|total| *total > 0);
+        tally
+    }
+
+    /// How many have ended.
+    pub(crate) fn ended(self) -> usize {
+        self.completed + self.failed + self.canceled
+    }
+
+    /// How many have not.
+    pub(crate) fn open(self) -> usize {
+        self.all.saturating_sub(self.ended())
+    }
+
+    /// In the space of a column.
+    pub(crate) fn short(self) -> String {
+        let percent = self.bytes.percent().map(|percent| format!(" {percent}%"));
+        format!("{}/{}{}", self.ended(), self.all, percent.unwrap_or_default())
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} completed", self.completed, self.all)?;
+        for (count, what) in [(self.open(), "in progress"), (self.canceled, "canceled")] {
+            if count > 0 {
+                write!(f, ", {count} {what}")?;
+            }
+        }
+        write!(f, ", {} failed", self.failed)?;
+        if self.bytes.is_unknown() { Ok(()) } else { write!(f, ", {}", self.bytes) }
+    }
+}
+
+/// A kind in which what plugins do with volumes is told.
+pub(crate) trait Report:
+    Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned
+{
+    /// What several of them are called.
+    const HEADING: &'static str;
+    /// The same, as a key for programs.
+    const KEY: &'static str;
+    /// The label with the name of the run.
+    const LABEL: &'static str;
+
+    /// Whether it is about a run, as far as it says so itself. Long names share labels.
+    fn is_of(&self, run: &str) -> bool;
+
+    fn transfer(self) -> Transfer;
+}
+
+impl Report for VolumePluginBackup {
+    const HEADING: &'static str = "Volume Plugin Backups";
+    const KEY: &'static str = "volumePluginBackups";
+    const LABEL: &'static str = label::BACKUP_NAME;
+
+    fn is_of(&self, run: &str) -> bool {
+        self.spec.backup.is_empty() || self.spec.backup == run
+    }
+
+    fn transfer(self) -> Transfer {
+        let status = self.status.unwrap_or_default();
+        Transfer {
+            volume: self.spec.volume,
+            plugin: self.spec.plugin,
+            snapshot: status.snapshot_id,
+            phase: status.phase,
+            bytes: Bytes::of(&status.progress),
+            message: status.message,
+            started: status.start_timestamp,
+            ended: status.completion_timestamp,
+            updated: written(&self.metadata),
+        }
+    }
+}
+
+impl Report for VolumePluginRestore {
+    const HEADING: &'static str = "Volume Plugin Restores";
+    const KEY: &'static str = "volumePluginRestores";
+    const LABEL: &'static str = label::RESTORE_NAME;
+
+    fn is_of(&self, _: &str) -> bool {
+        true
+    }
+
+    fn transfer(self) -> Transfer {
+        let status = self.status.unwrap_or_default();
+        Transfer {
+            volume: status.volume_id,
+            plugin: self.spec.plugin,
+            snapshot: self.spec.snapshot_id,
+            phase: status.phase,
+            bytes: Bytes::of(&status.progress),
+            message: status.message,
+            started: status.start_timestamp,
+            ended: status.completion_timestamp,
+            updated: written(&self.metadata),
+        }
+    }
+}
+
+/// When an object was last written to.
+fn written(metadata: &ObjectMeta) -> Option<Time> {
+    let entries = metadata.managed_fields.iter().flatten();
+    entries.filter_map(|entry| entry.time.clone()).max_by_key(|time| time.0)
+}
+
+/// What plugins do, or have done, with the volumes of a run, in the order of the volumes' names. On
+/// Velero's own definitions there is nothing.
+pub(crate) async fn of<R: Run>(
+    installation: &Installation,
+    run: &str,
+) -> anyhow::Result<Vec<Transfer>> {
+    let api = installation.api::<R::Report>();
+    let selector = format!("{}={}", R::Report::LABEL, label::value(run));
+    let mut params = ListParams::default().labels(&selector).limit(PAGE);
+    let doing = format!("list the {}s", R::Report::kind(&()));
+    let mut transfers = Vec::new();
+    for _ in 0..MOST_PAGES {
+        let request = async {
+            match api.list(&params).await {
+                Err(error) if is_unknown_kind(&error) => Ok(None),
+                page => page.map(Some),
+            }
+        };
+        let Some(page) = installation.ask(&doing, request).await? else { return Ok(Vec::new()) };
+        let of_run = page.items.into_iter().filter(|report| report.is_of(run));
+        transfers.extend(of_run.map(Report::transfer));
+        params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
+        if params.continue_token.is_none() {
+            transfers.sort_by(|a, b| (&a.volume, &a.snapshot).cmp(&(&b.volume, &b.snapshot)));
+            return Ok(transfers);
+        }
+    }
+    bail!("the list of {}s does not end", R::Report::kind(&()))
+}

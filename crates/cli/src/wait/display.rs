@@ -1,0 +1,232 @@
+//! Where remarks go: bars on a terminal, lines elsewhere.
+
+use std::collections::BTreeMap;
+use std::io::{self, IsTerminal as _};
+use std::time::Duration;
+
+use bowline_api::volume_plugin::VolumePluginPhase;
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use kube::ResourceExt as _;
+
+use super::SERVER_LIMIT;
+use super::narrator::Remark;
+use crate::installation::Installation;
+use crate::output::{self, harmless};
+use crate::run::{Run, Stage, Summary};
+use crate::transfer::{Bytes, Tally, Transfer};
+
+/// How many volumes have a bar of their own at a time.
+const MOST_BARS: usize = 8;
+
+/// Where remarks go.
+pub(super) struct Display {
+    bars: Option<Bars>,
+}
+
+struct Bars {
+    all: MultiProgress,
+    run: ProgressBar,
+    /// By volume and snapshot.
+    volumes: BTreeMap<(String, String), VolumeBar>,
+}
+
+struct VolumeBar {
+    bar: ProgressBar,
+    /// How far it was when it was first seen.
+    first: u64,
+}
+
+impl Display {
+    pub(super) fn new() -> Self {
+        let bars = io::stderr().is_terminal().then(|| {
+            let all = MultiProgress::new();
+            let run = all.add(ProgressBar::new_spinner());
+            run.enable_steady_tick(Duration::from_millis(120));
+            Bars { all, run, volumes: BTreeMap::new() }
+        });
+        Self { bars }
+    }
+
+    pub(super) fn show<R: Run>(
+        &mut self,
+        run: &R,
+        transfers: &[Transfer],
+        remarks: &[Remark],
+        installation: &Installation,
+    ) {
+        if let Some(bars) = &mut self.bars {
+            bars.show_run(run, Tally::of(transfers));
+            bars.show_volumes(transfers);
+        }
+        let name = run.name_any();
+        for remark in remarks {
+            match remark {
+                Remark::NoServer => self.say(&format!(
+                    "hint: the {noun} is still New after {} s, as if no server ran in namespace \
+                     `{}`; waiting on, Ctrl-C leaves the {noun} as it is",
+                    SERVER_LIMIT.as_secs(),
+                    installation.namespace(),
+                    noun = R::NOUN,
+                )),
+                // What else there is to say, the bars do.
+                _ if self.bars.is_some() => {}
+                Remark::State(state) => self.say(&format!("{name}: {state}")),
+                Remark::Progress(done, total) => {
+                    self.say(&format!("{name}: {done} of {total} items"));
+                }
+                Remark::Operations(ended, total) => {
+                    self.say(&format!("{name}: {ended} of {total} operations have ended"));
+                }
+                Remark::Volumes(tally) => self.say(&format!("{name}: volumes: {tally}")),
+            }
+        }
+    }
+
+    pub(super) fn say(&self, line: &str) {
+        match &self.bars {
+            Some(bars) => bars.run.println(harmless(line)),
+            None => output::say(harmless(line)),
+        }
+    }
+}
+
+impl Drop for Display {
+    fn drop(&mut self) {
+        if let Some(bars) = &mut self.bars {
+            bars.show_volumes(&[]);
+            bars.run.finish_and_clear();
+        }
+    }
+}
+
+impl Bars {
+    fn show_run<R: Run>(&self, run: &R, volumes: Tally) {
+        let Summary { stage, items, operations, .. } = run.summary();
+        let waits = stage == Stage::Closing && operations.attempted > 0;
+        let (done, total) = if waits { operations.ended() } else { items };
+        let template = match (total > 0, waits) {
+            (true, true) => "{spinner} {msg} [{bar:30}] {pos}/{len} operations, {elapsed}{prefix}",
+            (true, false) => "{spinner} {msg} [{bar:30}] {pos}/{len} items, {elapsed}{prefix}",
+            (false, _) => "{spinner} {msg} {elapsed}{prefix}",
+        };
+        self.run.set_message(harmless(&run.state()));
+        self.run.set_prefix(match volumes.all {
+            0 => String::new(),
+            _ => format!(", volumes {}", volumes.short()),
+        });
+        self.run.set_length(total.unsigned_abs());
+        self.run.set_position(done.unsigned_abs());
+        self.run.set_style(style(template));
+    }
+
+    /// A bar for each volume that is at work, as far as there is room.
+    fn show_volumes(&mut self, transfers: &[Transfer]) {
+        let shown = at_work(transfers);
+        let key = |transfer: &Transfer| (transfer.volume.clone(), transfer.snapshot.clone());
+        self.volumes.retain(|known, VolumeBar { bar, .. }| {
+            let stays = shown.iter().any(|transfer| key(transfer) == *known);
+            if !stays {
+                bar.finish_and_clear();
+                self.all.remove(bar);
+            }
+            stays
+        });
+        for transfer in shown {
+            let Bytes { done, total } = transfer.bytes;
+            let position = total.map_or(done, |total| done.min(total));
+            let VolumeBar { bar, first } = self.volumes.entry(key(transfer)).or_insert_with(|| {
+                // It is drawn as soon as it is added, so it must have its looks by then.
+                let bar = ProgressBar::no_length()
+                    .with_style(style(volume_template(total, position, false)))
+                    .with_prefix(harmless(transfer.name()));
+                let bar = self.all.add(bar);
+                bar.set_position(position);
+                // What was done before says nothing about the speed.
+                bar.reset_eta();
+                VolumeBar { bar, first: position }
+            });
+            if let Some(total) = total {
+                bar.set_length(total);
+            }
+            bar.set_position(position);
+            bar.set_style(style(volume_template(total, position, position > *first)));
+        }
+    }
+}
+
+fn volume_template(total: Option<u64>, position: u64, has_pace: bool) -> &'static str {
+    match (total, has_pace) {
+        (Some(_), true) => {
+            "  {prefix} [{bar:30}] {percent}% of {binary_total_bytes}, {binary_bytes_per_sec}, \
+             {eta} left"
+        }
+        (Some(_), false) => "  {prefix} [{bar:30}] {percent}% of {binary_total_bytes}",
+        (None, true) => "  {prefix} {binary_bytes}, {binary_bytes_per_sec}",
+        (None, false) if position > 0 => "  {prefix} {binary_bytes}",
+        (None, false) => "  {prefix} {elapsed}",
+    }
+}
+
+fn style(template: &str) -> ProgressStyle {
+    let style = ProgressStyle::with_template(template);
+    // All of them are understood; a bar that looks otherwise would do no harm.
+    style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> ")
+}
+
+/// The volumes that are worth a bar: those that plugins are at, in the order in which they came.
+fn at_work(transfers: &[Transfer]) -> Vec<&Transfer> {
+    let is_at_work = |transfer: &&Transfer| {
+        let has_begun = match &transfer.phase {
+            None | Some(VolumePluginPhase::New) => transfer.bytes.done > 0,
+            Some(phase) => !phase.as_str().is_empty(),
+        };
+        has_begun && transfer.outcome().is_none()
+    };
+    transfers.iter().filter(is_at_work).take(MOST_BARS).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::transfer::tests::backup;
+
+    #[test]
+    fn every_template_is_understood() {
+        for (total, position, has_pace) in [
+            (Some(9), 1, true),
+            (Some(9), 1, false),
+            (None, 1, true),
+            (None, 1, false),
+            (None, 0, false),
+        ] {
+            let template = volume_template(total, position, has_pace);
+            assert!(ProgressStyle::with_template(template).is_ok(), "{template}");
+        }
+    }
+
+    #[test]
+    fn volumes_that_plugins_are_at_have_bars_as_far_as_there_is_room() {
+        let volume = |number: usize, phase: &str, done: i64| {
+            let progress = json!({"bytesDone": done, "totalBytes": 9});
+            backup(&format!("pv-{number}"), &json!({"phase": phase, "progress": progress}))
+        };
+        let volumes = [
+            volume(0, "New", 0),
+            volume(1, "New", 1),
+            volume(2, "InProgress", 0),
+            volume(3, "Completed", 9),
+            volume(4, "Uploading", 0),
+            volume(5, "failed", 3),
+            volume(6, "", 0),
+        ];
+        let names = |shown: Vec<&Transfer>| -> Vec<String> {
+            shown.iter().map(|transfer| transfer.volume.clone()).collect()
+        };
+        assert_eq!(names(at_work(&volumes)), ["pv-1", "pv-2", "pv-4"]);
+        let many: Vec<Transfer> =
+            (0..MOST_BARS + 3).map(|number| volume(number, "InProgress", 1)).collect();
+        assert_eq!(at_work(&many).len(), MOST_BARS);
+    }
+}

@@ -1,0 +1,128 @@
+use bowline_api::backup::{BackupProgress, BackupStatus};
+use bowline_api::{Backup, BackupPhase, Restore, RestorePhase};
+use serde_json::json;
+
+use super::narrator::Remark;
+use super::*;
+use crate::transfer::Tally;
+
+fn backup(phase: Option<BackupPhase>, done: i64, total: i64) -> Backup {
+    let mut backup = Backup::new("b", bowline_api::BackupSpec::default());
+    let progress =
+        BackupProgress { total_items: total, items_backed_up: done, ..Default::default() };
+    backup.status =
+        Some(BackupStatus { phase, progress: Some(progress), ..BackupStatus::default() });
+    backup
+}
+
+fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+#[test]
+fn a_change_of_phase_is_said_once_and_progress_now_and_then() {
+    let mut narrator = Narrator::default();
+    let running = |done| backup(Some(BackupPhase::InProgress), done, 9);
+    let state = |text: &str| vec![Remark::State(text.to_owned())];
+    for (at, seen, expected) in [
+        (0, backup(None, 0, 0), state("New")),
+        (1, backup(Some(BackupPhase::New), 0, 0), vec![]),
+        (2, running(1), state("InProgress")),
+        (3, running(2), vec![]),
+        (7, running(3), vec![Remark::Progress(3, 9)]),
+        (8, running(4), vec![]),
+        (12, running(4), vec![Remark::Progress(4, 9)]),
+        (30, running(4), vec![]),
+        (31, backup(Some(BackupPhase::Completed), 9, 9), state("Completed")),
+    ] {
+        assert_eq!(narrator.observe(&seen, &[], seconds(at)), expected, "at {at} s");
+    }
+}
+
+#[test]
+fn how_far_volumes_are_is_said_now_and_then() {
+    let mut narrator = Narrator::default();
+    let waiting = backup(Some(BackupPhase::WaitingForPluginOperations), 0, 0);
+    narrator.observe(&waiting, &[], seconds(1));
+    let volumes = |done: i64| {
+        let progress = json!({"bytesDone": done, "totalBytes": 1024});
+        vec![transfer::tests::backup("pv", &json!({"phase": "InProgress", "progress": progress}))]
+    };
+    for (at, done, is_said) in
+        [(3, 1, false), (5, 2, true), (7, 3, false), (10, 3, true), (20, 3, false)]
+    {
+        let seen = volumes(done);
+        let expected = is_said.then(|| Remark::Volumes(Tally::of(&seen)));
+        let said = narrator.observe(&waiting, &seen, seconds(at));
+        assert_eq!(said, expected.into_iter().collect::<Vec<_>>(), "at {at} s");
+    }
+}
+
+#[test]
+fn a_server_that_does_not_begin_is_hinted_at_once() {
+    let mut narrator = Narrator::default();
+    let new = backup(None, 0, 0);
+    assert!(!narrator.observe(&new, &[], seconds(9)).contains(&Remark::NoServer));
+    assert!(narrator.observe(&new, &[], seconds(10)).contains(&Remark::NoServer));
+    assert_eq!(narrator.observe(&new, &[], seconds(60)), []);
+    let queued = backup(Some(BackupPhase::Queued), 0, 0);
+    let mut narrator = Narrator::default();
+    assert!(!narrator.observe(&queued, &[], seconds(60)).contains(&Remark::NoServer));
+}
+
+fn restore(status: &serde_json::Value) -> Restore {
+    let restore = json!({"metadata": {"name": "r"}, "spec": {}, "status": status});
+    serde_json::from_value(restore).unwrap()
+}
+
+#[test]
+fn only_a_complete_run_is_a_success() {
+    for phase in BackupPhase::KNOWN.iter().chain(RestorePhase::KNOWN) {
+        let backup = backup(Some(BackupPhase::from(*phase)), 0, 0);
+        let restore = restore(&json!({"phase": phase}));
+        let expected = if *phase == "Completed" { Exit::Success } else { Exit::Failed };
+        assert_eq!(exit_of(&backup), expected, "{phase}");
+        assert_eq!(exit_of(&restore), expected, "{phase}");
+    }
+}
+
+#[test]
+fn the_end_of_a_restore_is_told_as_that_of_a_backup() {
+    let ended = restore(&json!({
+        "phase": "PartiallyFailed", "errors": 1, "startTimestamp": "2026-01-02T03:04:05Z",
+        "completionTimestamp": "2026-01-02T03:04:07Z",
+        "progress": {"totalItems": 9, "itemsRestored": 8},
+    }));
+    let line =
+        "restore `r` has ended as PartiallyFailed after 2 s: 8 of 9 items, 1 error, 0 warnings";
+    assert_eq!(outcome(&ended), [line]);
+}
+
+#[test]
+fn the_end_is_told_with_numbers_and_reasons() {
+    let mut ended = backup(Some(BackupPhase::PartiallyFailed), 8, 9);
+    if let Some(status) = &mut ended.status {
+        status.errors = 1;
+        status.warnings = 2;
+        status.failure_reason = "the disk\u{7} is full".to_owned();
+        status.start_timestamp =
+            Some(serde_json::from_value("2026-01-02T03:04:05Z".into()).unwrap());
+        status.completion_timestamp =
+            Some(serde_json::from_value("2026-01-02T03:05:17Z".into()).unwrap());
+    }
+    assert_eq!(
+        outcome(&ended),
+        [
+            "backup `b` has ended as PartiallyFailed after 72 s: 8 of 9 items, 1 error, 2 warnings",
+            "reason: the disk\u{fffd} is full",
+        ]
+    );
+    let mut refused = backup(Some(BackupPhase::FailedValidation), 0, 0);
+    if let Some(status) = &mut refused.status {
+        status.validation_errors = vec!["no location".to_owned()];
+    }
+    assert_eq!(
+        outcome(&refused),
+        ["backup `b` has ended as FailedValidation", "refused: no location"]
+    );
+}

@@ -1,0 +1,367 @@
+//! Snapshots of volumes by the plugins of VolumeSnapshotLocations.
+//!
+//! In two halves, for the sake of the application. [`prepare`] does what can be done before it is
+//! frozen: which volumes, which plugin knows them, what are they. [`take`] does the rest inside the
+//! window, for all volumes of a block side by side: it fixes the point in time and nothing else.
+//! Completing a snapshot and uploading it are operations that go on behind the backup.
+
+mod leftover;
+mod zone;
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bowline_api::snapshot_type::SnapshotType;
+use bowline_plugin::{
+    Class, Error, Item, OperationId, ResourceIdentifier, SnapshotId, VolumeId, VolumeInfo,
+};
+use bowline_store::file::{
+    BackupVolumeInfo, Outcome, Snapshot, SnapshotPhase, SnapshotSpec, SnapshotStatus,
+};
+use futures::StreamExt as _;
+use futures::future::join_all;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::PersistentVolume;
+use tokio::sync::OnceCell;
+use tokio::time::timeout;
+
+use super::Context;
+use super::item::Sink;
+use super::volume::{Snapshotted, Volumes};
+use crate::item::Object;
+use crate::journal::{Intent, SnapshotIntent};
+use crate::operation::{Kind, OfVolume, Operation, State};
+use crate::point::{self, Point};
+use crate::report::Report;
+use crate::snapshotter::{OpenError, Snapshotter, Snapshotters, volume_id};
+pub use leftover::discard;
+pub(super) use leftover::reclaim;
+
+/// How many volumes are made ready at a time.
+const AT_ONCE: usize = 16;
+/// How long a snapshot that is being taken is waited for after a cancel.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// The snapshotters of a run, each opened when it is first needed.
+pub(super) struct Locations {
+    port: Arc<dyn Snapshotters>,
+    opened: Vec<(String, OnceCell<Result<Snapshotter, OpenError>>)>,
+    /// Volumes that somebody has seen to.
+    claimed: Mutex<HashSet<Box<str>>>,
+}
+
+impl Locations {
+    pub(super) fn new(port: Arc<dyn Snapshotters>, names: &[String]) -> Self {
+        let opened = names.iter().map(|name| (name.clone(), OnceCell::new())).collect();
+        Self { port, opened, claimed: Mutex::default() }
+    }
+
+    pub(super) fn port(&self) -> &dyn Snapshotters {
+        &*self.port
+    }
+
+    /// Whether a volume is left to the caller.
+    pub(super) fn claim(&self, volume: &str) -> bool {
+        self.claimed.lock().unwrap_or_else(PoisonError::into_inner).insert(volume.into())
+    }
+
+    /// Whether nobody has seen to a volume.
+    pub(super) fn is_unclaimed(&self, volume: &str) -> bool {
+        let claimed = self.claimed.lock().unwrap_or_else(PoisonError::into_inner);
+        !self.opened.is_empty() && !claimed.contains(volume)
+    }
+}
+
+/// A volume that is to be snapshotted.
+pub(super) struct Planned {
+    volume: String,
+    plan: Plan,
+}
+
+enum Plan {
+    /// By this plugin.
+    Ready(Box<Ready>),
+    /// It cannot be, for a reason.
+    Failed(String),
+    /// No plugin knows the volume.
+    Unmatched,
+}
+
+/// A volume whose snapshot can be taken at once.
+struct Ready {
+    snapshotter: Snapshotter,
+    id: VolumeId,
+    info: VolumeInfo,
+    zone: String,
+    /// What tells this request from all others.
+    request: String,
+}
+
+/// Makes the volumes of a block ready. Nobody is frozen yet.
+pub(super) async fn prepare<'a>(
+    context: &Context,
+    objects: impl IntoIterator<Item = &'a Object>,
+) -> Vec<Planned> {
+    if context.snapshots.opened.is_empty() {
+        return Vec::new();
+    }
+    let (seen, mut found) = (Volumes::default(), BTreeMap::new());
+    for object in objects {
+        seen.note(object);
+        // Judged once, here: whoever meets the volume later knows less of its pods and claim.
+        if object.resource.is_core("persistentvolumes") && context.snapshots.claim(&object.name) {
+            found.insert(object.name.clone(), object.item.clone());
+        }
+    }
+    if found.is_empty() {
+        return Vec::new();
+    }
+    let wanted = seen.to_snapshot(&context.wishes());
+    let volumes = wanted.into_iter().filter_map(|name| found.remove_entry(&*name));
+    let planned = volumes.map(|(volume, item)| async move {
+        let plan = plan(context, &volume, &item).await.unwrap_or_else(Plan::Failed);
+        Planned { volume, plan }
+    });
+    futures::stream::iter(planned).buffer_unordered(AT_ONCE).collect().await
+}
+
+/// Finds the plugin that knows a volume: the first one of the locations, in their order.
+async fn plan(context: &Context, volume: &str, item: &Item) -> Result<Plan, String> {
+    let parsed: PersistentVolume = item.parse().map_err(|error| error.to_string())?;
+    let zone = zone::of(&parsed);
+    let mut not_open = None;
+    for (name, opened) in &context.snapshots.opened {
+        let opened = opened.get_or_init(|| context.snapshots.port.open(name)).await;
+        let snapshotter = match opened {
+            Ok(snapshotter) => snapshotter,
+            // Another may know the volume.
+            Err(error) => {
+                not_open.get_or_insert_with(|| error.to_string());
+                continue;
+            }
+        };
+        let plugin = &snapshotter.plugin;
+        let id = twice(|| snapshotter.calls.get_volume_id(item)).await;
+        let id = id.map_err(|error| format!("{plugin} cannot tell whether it is its: {error}"))?;
+        let Some(id) = id else { continue };
+        let info = twice(|| snapshotter.calls.get_volume_info(&id, &zone)).await;
+        let info = info.map_err(|error| format!("{plugin} knows nothing of {id}: {error}"))?;
+        let request = request_id(context, volume);
+        let snapshotter = snapshotter.clone();
+        return Ok(Plan::Ready(Box::new(Ready { snapshotter, id, info, zone, request })));
+    }
+    not_open.map_or(Ok(Plan::Unmatched), Err)
+}
+
+/// A question that does no harm is asked again if the plugin has died meanwhile.
+async fn twice<T, F>(ask: impl Fn() -> F) -> Result<T, Error>
+where
+    F: Future<Output = Result<T, Error>>,
+{
+    match ask().await {
+        Err(error) if error.class() == Class::Transient => ask().await,
+        answer => answer,
+    }
+}
+
+/// The same for a volume in the same attempt at a backup, and never again.
+fn request_id(context: &Context, volume: &str) -> String {
+    // Whoever has asked before has noted a block.
+    let blocks = context.recovery.recovered.next_block;
+    let attempt = context.started.as_nanosecond();
+    let text = format!("{}/{blocks}/{attempt}/{volume}", context.request.uid);
+    crate::journal::digest(text.as_bytes())[..32].to_owned()
+}
+
+/// What is noted before snapshots are taken.
+pub(super) fn intents(planned: &[Planned]) -> Vec<Intent> {
+    let intent = |one: &Planned| match &one.plan {
+        Plan::Failed(_) | Plan::Unmatched => None,
+        Plan::Ready(ready) => Some(Intent {
+            plugin: ready.snapshotter.plugin.to_string(),
+            item: volume_id(&one.volume).into(),
+            snapshot: Some(SnapshotIntent {
+                location: ready.snapshotter.location.clone(),
+                volume: ready.id.to_string(),
+                zone: ready.zone.clone(),
+                request: ready.request.clone(),
+            }),
+        }),
+    };
+    planned.iter().filter_map(intent).collect()
+}
+
+/// Takes the snapshots of all volumes of a block side by side, and notes what came of each.
+pub(super) async fn take(context: &Context, planned: Vec<Planned>, sink: &Sink<'_>) {
+    let all = planned.into_iter().map(|Planned { volume, plan }| async move {
+        let id = volume_id(&volume);
+        match plan {
+            Plan::Unmatched => sink.snapshotted(context, &volume, Snapshotted::Unmatched),
+            Plan::Failed(reason) => {
+                sink.report(context).error(&id, format!("it is not snapshotted: {reason}"));
+                sink.snapshotted(context, &volume, Snapshotted::NotTried);
+            }
+            Plan::Ready(ready) => take_one(context, &volume, &id, *ready, sink).await,
+        }
+    });
+    join_all(all).await;
+}
+
+async fn take_one(
+    context: &Context,
+    volume: &str,
+    id: &ResourceIdentifier,
+    ready: Ready,
+    sink: &Sink<'_>,
+) {
+    let (plugin, location) = (&ready.snapshotter.plugin, &ready.snapshotter.location);
+    point::pass(Point::CreateSnapshot);
+    let created = create(context, volume, &ready).await;
+    point::pass(Point::SnapshotCreated);
+    let record =
+        |phase, snapshot: Option<&SnapshotId>| record(context, volume, &ready, phase, snapshot);
+    let snapshot = match created {
+        Ok(snapshot) => snapshot,
+        Err(failure) => {
+            let text = format!("{plugin} could not snapshot {}: {}", ready.id, failure.error);
+            sink.report(context).error(id, text);
+            if failure.may_be_taken {
+                leftover::tell(sink.report(context), id, plugin, &ready.request);
+            }
+            let record = record(SnapshotPhase::Failed, None);
+            return sink.snapshotted(context, volume, Snapshotted::Tried(Box::new(record)));
+        }
+    };
+    tracing::info!(volume, %plugin, location, %snapshot, "a snapshot was taken");
+    let taken = record(SnapshotPhase::Completed, Some(&snapshot));
+    sink.snapshotted(context, volume, Snapshotted::Tried(Box::new(taken)));
+    let Some(operation) = OperationId::new(snapshot.as_str()) else { return };
+    let snapshot_type = context.request.snapshot_type(ready.snapshotter.snapshot_type);
+    let begun = |kind| Operation {
+        volume: Some(OfVolume { location: location.clone(), snapshot_type }),
+        ..Operation::begun(
+            kind,
+            plugin.clone(),
+            id.clone(),
+            operation.clone(),
+            Timestamp::now(),
+            context.request.item_operation_timeout(),
+        )
+    };
+    sink.begun(context, begun(Kind::SnapshotCreation));
+    if snapshot_type != SnapshotType::Local {
+        sink.begun(context, begun(Kind::SnapshotUpload));
+    }
+}
+
+/// Why a snapshot was not taken, and whether it may have been all the same.
+struct Failure {
+    error: String,
+    may_be_taken: bool,
+}
+
+/// Asks for a snapshot. A plugin that has died is asked once more if that cannot make two of it.
+async fn create(context: &Context, volume: &str, ready: &Ready) -> Result<SnapshotId, Failure> {
+    let labels = context.request.backup.metadata.labels.as_ref();
+    let tags = zone::tags(labels, context.request.name.as_str(), volume, &ready.request);
+    let calls = &ready.snapshotter.calls;
+    let limit = context.request.item_operation_timeout();
+    let ask = || async {
+        let mut call = std::pin::pin!(calls.create_snapshot(&ready.id, &ready.zone, &tags));
+        let canceled = async {
+            context.cancel.cancelled().await;
+            tokio::time::sleep(GRACE).await;
+        };
+        tokio::select! {
+            answer = timeout(limit, &mut call) => answer.ok(),
+            () = canceled => None,
+        }
+    };
+    let mut answer = ask().await;
+    if let Some(Err(error)) = &answer
+        && error.class() == Class::Transient
+        && (ready.snapshotter.is_v2 || error.is_undelivered())
+        && !context.is_over()
+    {
+        tracing::info!(volume, "the snapshot is asked for again: {error}");
+        answer = ask().await;
+    }
+    match answer {
+        Some(Ok(snapshot)) => Ok(snapshot),
+        Some(Err(error)) => Err(Failure {
+            may_be_taken: error.class() == Class::Transient && !error.is_undelivered(),
+            error: error.to_string(),
+        }),
+        None => {
+            Err(Failure { error: "it has not answered in time".to_owned(), may_be_taken: true })
+        }
+    }
+}
+
+/// What the records of volumes say once all operations on them have ended: a snapshot that was not
+/// completed, or not uploaded though it was to be, has failed.
+pub fn settle(
+    operations: &[Operation],
+    snapshots: &mut [Snapshot],
+    infos: &mut [BackupVolumeInfo],
+) {
+    let has_failed = |volume: &str| {
+        let mut of_volume = operations.iter().filter(|one| one.kind.is_of_volume());
+        of_volume.any(|one| one.item.name == volume && one.state != State::Completed)
+    };
+    for snapshot in snapshots {
+        if has_failed(&snapshot.spec.persistent_volume_name) {
+            snapshot.status.phase = Some(SnapshotPhase::Failed);
+        }
+    }
+    for info in infos.iter_mut().filter(|info| has_failed(&info.pv_name)) {
+        info.result = Some(Outcome::Failed);
+        if let Some(native) = &mut info.native_snapshot_info {
+            "Failed".clone_into(&mut native.phase);
+        }
+    }
+}
+
+/// What is to be told of operations on volumes besides their failures.
+pub fn tell_not_uploaded(operations: &[Operation], report: &Report) {
+    for operation in operations.iter().filter(|one| one.kind == Kind::SnapshotUpload) {
+        let wants = operation.volume.as_ref().map(|volume| volume.snapshot_type);
+        if wants == Some(SnapshotType::Cloud) && operation.had_nothing_to_upload() {
+            let Operation { id, plugin, item, .. } = operation;
+            let text = format!(
+                "the snapshot {id} is where {plugin} has put it: the plugin has no upload stage"
+            );
+            report.warning(item, text);
+        }
+    }
+}
+
+/// A snapshot, as Velero writes it.
+fn record(
+    context: &Context,
+    volume: &str,
+    ready: &Ready,
+    phase: SnapshotPhase,
+    snapshot: Option<&SnapshotId>,
+) -> Snapshot {
+    Snapshot {
+        spec: SnapshotSpec {
+            backup_name: context.request.name.to_string(),
+            backup_uid: context.request.uid.to_string(),
+            location: ready.snapshotter.location.clone(),
+            persistent_volume_name: volume.to_owned(),
+            provider_volume_id: ready.id.to_string(),
+            volume_type: ready.info.volume_type.clone(),
+            volume_az: ready.zone.clone(),
+            volume_iops: ready.info.iops,
+            ..SnapshotSpec::default()
+        },
+        status: SnapshotStatus {
+            provider_snapshot_id: snapshot.map(SnapshotId::to_string).unwrap_or_default(),
+            phase: Some(phase),
+            ..SnapshotStatus::default()
+        },
+        ..Snapshot::default()
+    }
+}

@@ -1,0 +1,104 @@
+//! Snapshots that nobody wants any more: of a backup that was cancelled, or of a block that is done
+//! again.
+
+use bowline_plugin::{Name, ResourceIdentifier, SnapshotId, VolumeId};
+use bowline_store::file::Snapshot;
+use futures::StreamExt as _;
+use std::time::Duration;
+use tokio::time::timeout;
+
+use super::zone;
+use crate::backup::Context;
+use crate::journal::{Intent, SnapshotIntent};
+use crate::point::{self, Point};
+use crate::report::Report;
+use crate::snapshotter::{Snapshotter, Snapshotters, volume_id};
+
+/// How many snapshots are deleted at a time.
+const AT_ONCE: usize = 8;
+/// How long a plugin may take for one.
+const LIMIT: Duration = Duration::from_mins(1);
+
+/// Tells of a snapshot that may be there without a record.
+pub(super) fn tell(report: &Report, id: &ResourceIdentifier, plugin: &Name, request: &str) {
+    let text = format!(
+        "a snapshot that {plugin} has taken of it, if it has, may be left over: look for the tag \
+         {}={request}",
+        bowline_api::annotation::REQUEST_ID
+    );
+    report.warning(id, text);
+}
+
+/// Deletes snapshots of a backup that is not to be. Those that could not be deleted stay in the list,
+/// and are told.
+pub async fn discard(
+    snapshotters: &dyn Snapshotters,
+    snapshots: Vec<Snapshot>,
+    report: &Report,
+) -> Vec<Snapshot> {
+    let each = snapshots.into_iter().map(|snapshot| async move {
+        match delete(snapshotters, &snapshot).await {
+            Ok(()) => None,
+            Err(reason) => {
+                let (id, of) = (&snapshot.status.provider_snapshot_id, &snapshot.spec);
+                let text = format!("the snapshot {id} could not be deleted, and is kept: {reason}");
+                report.error(&volume_id(&of.persistent_volume_name), text);
+                Some(snapshot)
+            }
+        }
+    });
+    let left: Vec<_> = futures::stream::iter(each).buffer_unordered(AT_ONCE).collect().await;
+    left.into_iter().flatten().collect()
+}
+
+async fn delete(snapshotters: &dyn Snapshotters, snapshot: &Snapshot) -> Result<(), String> {
+    // One that was not taken.
+    let Some(id) = SnapshotId::new(&snapshot.status.provider_snapshot_id) else { return Ok(()) };
+    let opened = snapshotters.open(&snapshot.spec.location).await;
+    let snapshotter = opened.map_err(|error| error.to_string())?;
+    delete_by(&snapshotter, &id).await
+}
+
+async fn delete_by(snapshotter: &Snapshotter, id: &SnapshotId) -> Result<(), String> {
+    point::pass(Point::DeleteSnapshot);
+    let deleted = timeout(LIMIT, snapshotter.calls.delete_snapshot(id)).await;
+    point::pass(Point::SnapshotDeleted);
+    match deleted {
+        Ok(deleted) => deleted.map_err(|error| error.to_string()),
+        Err(_) => Err(format!("the plugin has not answered within {} s", LIMIT.as_secs())),
+    }
+}
+
+/// Sees to a snapshot that was asked for when the server ended, so that nobody knows what came of it.
+/// A plugin of version 2 is asked for the same once more and answers with the same, which is deleted.
+/// Of others nothing can be learnt: that is told.
+pub(in crate::backup) async fn reclaim(context: &Context, intent: &Intent) {
+    let Some(wanted) = &intent.snapshot else { return };
+    let id: ResourceIdentifier = intent.item.clone().into();
+    if let Err(reason) = try_reclaim(context, &id, wanted).await {
+        tracing::warn!(volume = id.name, "an old snapshot is not cleaned up: {reason}");
+        if let Ok(plugin) = intent.plugin.parse() {
+            tell(&context.report, &id, &plugin, &wanted.request);
+        }
+    }
+}
+
+async fn try_reclaim(
+    context: &Context,
+    id: &ResourceIdentifier,
+    wanted: &SnapshotIntent,
+) -> Result<(), String> {
+    let opened = context.snapshots.port.open(&wanted.location).await;
+    let snapshotter = opened.map_err(|error| error.to_string())?;
+    if !snapshotter.is_v2 {
+        return Err("its plugin cannot be asked for it".to_owned());
+    }
+    let volume = VolumeId::new(&wanted.volume).ok_or("its volume has no id")?;
+    let request = &context.request;
+    let labels = request.backup.metadata.labels.as_ref();
+    let tags = zone::tags(labels, request.name.as_str(), &id.name, &wanted.request);
+    let asked = timeout(LIMIT, snapshotter.calls.create_snapshot(&volume, &wanted.zone, &tags));
+    let asked = asked.await.map_err(|_| "the plugin does not answer".to_owned())?;
+    let snapshot = asked.map_err(|error| error.to_string())?;
+    delete_by(&snapshotter, &snapshot).await
+}

@@ -1,0 +1,164 @@
+//! Deletes a backup, with what belongs to it outside of the cluster.
+//!
+//! | stage | in | out |
+//! |---|---|---|
+//! | [`judge()`] | the request, the Backup, its location | whether it may be deleted, now or later |
+//! | [`look`] | the bucket | what the backup [holds](Holdings) |
+//! | [`plan()`] | that | a [`Plan`], or all that speaks against it |
+//! | [`open`] | the plan | the snapshotters that it needs |
+//! | [`data`] | all of the above | no data outside of the bucket any more, or what is left of it |
+//! | [`files`] | the bucket | no files any more |
+//!
+//! # What holds
+//! - **Nothing loses its record.** What cannot be deleted is found before anything is touched, and the
+//!   backup stays as it is. What fails later leaves all files, and the record says `Deleting`.
+//! - **A kill at any instant costs nothing.** Data goes before the files that name it, and the record
+//!   last; each stage may be repeated, and deletes again what is gone already.
+//! - **Everything ends**: calls of plugins have deadlines, and a server that ends is obeyed between two
+//!   of them.
+
+mod actions;
+mod holdings;
+mod judge;
+mod plan;
+mod snapshots;
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+use std::time::Duration;
+
+use bowline_api::Backup;
+use bowline_plugin::{DeleteItemAction, one_line};
+use bowline_store::{BackupName, BackupStore};
+use tokio_util::sync::CancellationToken;
+
+use crate::action::Named;
+use crate::cluster::Cluster;
+use crate::point::{self, Point};
+use crate::report::{About, Message, Report};
+
+pub use holdings::{Holdings, LookError, look};
+pub use judge::{Facts, Refusal, Scope, Verdict, judge};
+pub use plan::{Doomed, Files, Plan, plan};
+pub use snapshots::{Opened, open};
+
+/// How many errors are told. More are in the log.
+const TOLD: usize = 50;
+
+/// How long things may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Deadlines {
+    /// Opening a snapshotter.
+    pub open: Duration,
+    /// Showing an item to an action.
+    pub execute: Duration,
+    /// Asking a snapshot that is still being made to stop.
+    pub cancel: Duration,
+    /// Deleting a snapshot.
+    pub delete: Duration,
+}
+
+impl Default for Deadlines {
+    fn default() -> Self {
+        Self {
+            open: Duration::from_mins(2),
+            execute: Duration::from_mins(10),
+            cancel: Duration::from_secs(30),
+            delete: Duration::from_mins(30),
+        }
+    }
+}
+
+/// A backup whose data is to be deleted, and what that takes.
+pub struct Job<'a> {
+    /// The backup, as plugins are shown it.
+    pub backup: &'a Backup,
+    /// Its name.
+    pub name: &'a BackupName,
+    /// Where its files are.
+    pub store: &'a BackupStore,
+    /// What is to be deleted.
+    pub plan: &'a Plan,
+    /// Who deletes snapshots.
+    pub snapshotters: &'a Opened,
+    /// The actions that want to know, in order.
+    pub actions: Vec<Named<dyn DeleteItemAction>>,
+    /// Who knows what their words for resources mean.
+    pub cluster: &'a dyn Cluster,
+    /// A folder for the archive while it is read.
+    pub scratch: &'a Path,
+    /// How long things may take.
+    pub deadlines: Deadlines,
+    /// Cancelled when the server is to end.
+    pub stop: &'a CancellationToken,
+}
+
+/// How a stage ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// Well.
+    Done,
+    /// With these errors. The rest was done.
+    Failed(Vec<String>),
+    /// The server ends; another does it again.
+    Stopped,
+}
+
+/// The server ends.
+struct Stopped;
+
+/// Deletes what a backup holds outside of the bucket: what actions of plugins know of, and snapshots.
+pub async fn data(job: Job<'_>) -> Ended {
+    // From the first effect on, nobody must take the backup for whole.
+    if let Err(error) = job.store.mark_deleting(job.name).await {
+        return Ended::Failed(vec![removal(&error)]);
+    }
+    let report = Report::default();
+    // Actions first, as in Velero: they may want to see what a snapshot was of.
+    let ended = match actions::show(&job, &report).await {
+        Ok(()) => snapshots::delete(&job, &report).await,
+        Err(Stopped) => Err(Stopped),
+    };
+    match ended {
+        Err(Stopped) => Ended::Stopped,
+        Ok(()) if report.errors() == 0 => Ended::Done,
+        Ok(()) => Ended::Failed(told(&report)),
+    }
+}
+
+/// Deletes the files of a backup that holds nothing any more.
+pub async fn files(store: &BackupStore, name: &BackupName) -> Ended {
+    point::pass(Point::DeleteFiles);
+    let deleted = store.delete_backup(name).await;
+    point::pass(Point::FilesDeleted);
+    match deleted {
+        Ok(()) => Ended::Done,
+        Err(error) => Ended::Failed(vec![removal(&error)]),
+    }
+}
+
+/// In Velero's words.
+fn removal(error: &bowline_store::Error) -> String {
+    format!("error removing backup from backup storage: {}", one_line(error))
+}
+
+/// The errors of a report, one line each.
+fn told(report: &Report) -> Vec<String> {
+    let (errors, _) = report.messages();
+    let line = |Message { item, text }: &Message| match item {
+        Some(item) => format!("{item}: {text}"),
+        None => text.clone(),
+    };
+    let mut lines: Vec<String> = errors.iter().take(TOLD).map(line).collect();
+    let more = report.errors().saturating_sub(TOLD);
+    if more > 0 {
+        lines.push(format!("and {more} more, which are in the log of the server"));
+    }
+    lines
+}
+
+/// Notes an error that is not about an item.
+fn note(report: &Report, message: String) {
+    report.error(About::Run, message);
+}

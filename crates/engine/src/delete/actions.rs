@@ -1,0 +1,142 @@
+//! Shows the items of a backup to the actions that clean up behind them.
+//!
+//! One item after the other and one action after the other, as in Velero: whoever writes such an action
+//! was never called twice at once. What Velero only logs is an error here: an action that fails has left
+//! something, and the archive that it needs to try again must stay.
+
+use std::sync::Arc;
+
+use bowline_api::Backup;
+use bowline_plugin::{DeleteItemAction, Encoded, ResourceIdentifier, one_line};
+use tokio::time::timeout;
+
+use super::{Job, Stopped, note};
+use crate::item::Object;
+use crate::report::Report;
+use crate::resource::{GroupResource, Resource, Resources};
+use crate::restore::download::{self, DownloadError};
+use crate::restore::unpack::Contents;
+use crate::selection::{self, Action};
+
+/// Shows all items to the actions that select them.
+pub(super) async fn show(job: &Job<'_>, report: &Report) -> Result<(), Stopped> {
+    if job.actions.is_empty() {
+        return Ok(());
+    }
+    let discovery = match job.cluster.discover().await {
+        Ok(discovery) => discovery,
+        Err(error) => {
+            note(report, format!("error getting delete item actions: {}", one_line(&error)));
+            return Ok(());
+        }
+    };
+    let served = discovery.resources.into_iter();
+    let resources = Resources::new(served.filter(|served| !served.id.resource.contains('/')));
+    let named = job.actions.clone();
+    let actions = selection::ask(named, |plugin| plugin.applies_to(), &resources, report).await;
+    if actions.is_empty() {
+        return Ok(());
+    }
+    let contents = tokio::select! {
+        contents = download::contents(job.store, job.name, job.scratch) => contents,
+        () = job.stop.cancelled() => return Err(Stopped),
+    };
+    let contents = match contents {
+        Ok(contents) => contents,
+        Err(DownloadError::Missing(_)) => {
+            tracing::info!("there is no archive, so there are no items to clean up behind");
+            return Ok(());
+        }
+        Err(error) => {
+            note(report, format!("error downloading backup tarball: {}", one_line(&error)));
+            return Ok(());
+        }
+    };
+    for refusal in &contents.refusals {
+        tracing::warn!("not shown to actions: {refusal}");
+    }
+    if let Some(broken) = &contents.broken {
+        note(report, format!("not all items could be shown to delete item actions: {broken}"));
+    }
+    let backup = Encoded::new(job.backup.clone());
+    for (kind, stored) in contents.kinds() {
+        let mut scopes = [None, None];
+        for (namespace, name) in stored.items() {
+            if job.stop.is_cancelled() {
+                return Err(Stopped);
+            }
+            let is_namespaced = !namespace.is_empty();
+            let resource = scopes[usize::from(is_namespaced)]
+                .get_or_insert_with(|| Arc::new(stored_resource(kind, is_namespaced)));
+            let wanted = actions.iter().filter(|action| action.looks_at(resource));
+            let wanted: Vec<&Action<dyn DeleteItemAction>> = wanted.collect();
+            if wanted.is_empty() {
+                continue;
+            }
+            match object(&contents, resource, namespace, name) {
+                Ok(object) => show_one(job, &wanted, &object, &backup, report).await?,
+                Err(error) => {
+                    let id = ResourceIdentifier {
+                        group: kind.group.clone(),
+                        resource: kind.resource.clone(),
+                        namespace: namespace.to_owned(),
+                        name: name.to_owned(),
+                    };
+                    report.error(&id, format!("it cannot be shown to actions: {error}"));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A resource as far as an archive knows it. The API server need not serve it any more.
+fn stored_resource(id: &GroupResource, is_namespaced: bool) -> Resource {
+    Resource {
+        id: id.clone(),
+        version: String::new(),
+        kind: String::new(),
+        singular: String::new(),
+        short_names: Vec::new(),
+        is_namespaced,
+        verbs: Vec::new(),
+    }
+}
+
+fn object(
+    contents: &Contents,
+    resource: &Arc<Resource>,
+    namespace: &str,
+    name: &str,
+) -> Result<Object, String> {
+    let item = contents.read(&resource.id, None, namespace, name);
+    let item = item.map_err(|error| one_line(&error))?;
+    Object::new(resource, item).map_err(|error| one_line(&error))
+}
+
+async fn show_one(
+    job: &Job<'_>,
+    actions: &[&Action<dyn DeleteItemAction>],
+    object: &Object,
+    backup: &Encoded<Backup>,
+    report: &Report,
+) -> Result<(), Stopped> {
+    for action in actions {
+        if !action.selects(object) {
+            continue;
+        }
+        let call = timeout(job.deadlines.execute, action.plugin.execute(&object.item, backup));
+        let answer = tokio::select! {
+            answer = call => answer,
+            () = job.stop.cancelled() => return Err(Stopped),
+        };
+        let why_not = match answer {
+            Ok(Ok(())) => continue,
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("no answer within {} s", job.deadlines.execute.as_secs()),
+        };
+        let name = &action.name;
+        report.error(&object.id(), format!("the delete item action {name} failed: {why_not}"));
+    }
+    Ok(())
+}

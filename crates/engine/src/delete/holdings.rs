@@ -1,0 +1,65 @@
+//! What a backup holds, as far as its files say.
+
+use bowline_api::{Backup, DataUpload, PodVolumeBackup, VolumePluginBackup};
+use bowline_store::file::{
+    BackupVolumeInfo, CsiVolumeSnapshotContents, Own, Snapshot, VolumeOperation,
+};
+use bowline_store::{BackupName, BackupStore};
+
+/// What a backup holds, as far as its files and the cluster say.
+#[derive(Clone, Debug, Default)]
+pub struct Holdings {
+    /// The commit record; none if there is none that can be read.
+    pub record: Option<Backup>,
+    /// The snapshots that plugins took.
+    pub snapshots: Vec<Snapshot>,
+    /// What plugins do with snapshots, or did.
+    pub operations: Vec<VolumeOperation>,
+    /// How each volume was saved; none if there is no such file.
+    pub volumes: Option<Vec<BackupVolumeInfo>>,
+    /// Copies of files, of the bucket and of the cluster.
+    pub pod_volume_backups: Vec<PodVolumeBackup>,
+    /// What plugins report of their snapshots, of the bucket and of the cluster.
+    pub volume_plugin_backups: Vec<VolumePluginBackup>,
+    /// Copies of snapshots; those of the cluster.
+    pub data_uploads: Vec<DataUpload>,
+    /// How many CSI snapshots an old backup names.
+    pub csi_contents: usize,
+}
+
+/// Why it is not known what a backup holds.
+#[derive(Debug, thiserror::Error)]
+#[error("error getting backup's {what}")]
+pub struct LookError {
+    what: &'static str,
+    source: bowline_store::Error,
+}
+
+/// Looks into the bucket. Files that are not there say nothing; one that cannot be read may say
+/// anything.
+pub async fn look(store: &BackupStore, name: &BackupName) -> Result<Holdings, LookError> {
+    let failed = |what| move |source| LookError { what, source };
+    let record = match store.backup(name).await {
+        Ok(record) => record,
+        // Nobody takes it for a backup. The other files count.
+        Err(error @ bowline_store::Error::Unreadable { .. }) if !error.is_retryable() => None,
+        Err(error) => return Err(failed("record")(error)),
+    };
+    let snapshots = store.get(name).await.map_err(failed("volume snapshots"))?;
+    let own = store.get::<Own>(name).await.map_err(failed("volume operations"))?;
+    let volumes = store.get(name).await.map_err(failed("volume info"))?;
+    let pod_volume_backups = store.get(name).await.map_err(failed("pod volume backups"))?;
+    let plugin_backups = store.get(name).await.map_err(failed("volume plugin backups"))?;
+    let contents = store.get::<CsiVolumeSnapshotContents>(name).await;
+    let contents = contents.map_err(failed("CSI snapshots"))?.unwrap_or_default();
+    Ok(Holdings {
+        record,
+        snapshots: snapshots.unwrap_or_default(),
+        operations: own.unwrap_or_default().volume_operations,
+        volumes,
+        pod_volume_backups: pod_volume_backups.unwrap_or_default(),
+        volume_plugin_backups: plugin_backups.unwrap_or_default(),
+        data_uploads: Vec::new(),
+        csi_contents: contents.0.len(),
+    })
+}

@@ -1,0 +1,259 @@
+//! Whether a backup may be deleted, before anybody has looked into its bucket.
+//!
+//! The words of refusals are Velero's where it has any. It refuses to delete a backup that runs; ours
+//! is asked to stop, and deleted when it has.
+
+use std::time::Duration;
+
+use bowline_api::backup_storage_location::AccessMode;
+use bowline_api::location::LocationPhase;
+use bowline_api::{Backup, BackupPhase, BackupStorageLocation};
+
+use crate::backup::request::Lookup;
+
+/// How long a backup may take to stop.
+const PATIENCE: Duration = Duration::from_hours(1);
+
+/// What is known when somebody wants a backup to be deleted.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts<'a> {
+    /// The name in the request.
+    pub name: &'a str,
+    /// The uid of the backup that the request was made for, if it says so.
+    pub uid: Option<&'a str>,
+    /// The backup of that name.
+    pub backup: Option<&'a Backup>,
+    /// Whether this process has not ended its work on it yet, whatever it says of itself.
+    pub is_held: bool,
+    /// The location that the backup names.
+    pub location: &'a Lookup<BackupStorageLocation>,
+    /// How long ago it was asked for.
+    pub asked: Duration,
+}
+
+/// What is to be done about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Delete it, unless what it holds speaks against that.
+    Go(Scope),
+    /// Ask it to stop, and look again later.
+    Wait,
+    /// Nothing, for this reason.
+    Refuse(Refusal),
+}
+
+/// What there can be to delete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Data, files and the Backup.
+    Everything,
+    /// The Backup alone: it was refused before it began, and has put nothing anywhere.
+    Object,
+}
+
+/// Why a backup is not deleted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The request names none.
+    #[error("spec.backupName is required")]
+    NoName,
+    /// There is none.
+    #[error("backup not found")]
+    NotFound,
+    /// Another has its name.
+    #[error("the request was made for another backup of this name, with uid {0}")]
+    Other(String),
+    /// It does not stop.
+    #[error("backup is still in progress, though it was asked to stop")]
+    InProgress,
+    /// Nobody knows whether it runs.
+    #[error("backup has the phase {0:?}, which this version does not know")]
+    UnknownPhase(String),
+    /// Its location is gone.
+    #[error("backup storage location {0} not found")]
+    NoLocation(String),
+    /// Its location cannot be read.
+    #[error("error getting backup storage location: {0}")]
+    UnknownLocation(String),
+    /// Nothing may be written there.
+    #[error(
+        "cannot delete backup because backup storage location {0} is currently in read-only mode"
+    )]
+    ReadOnly(String),
+    /// It cannot be reached.
+    #[error(
+        "cannot delete backup because backup storage location {0} is currently in Unavailable state"
+    )]
+    Unavailable(String),
+}
+
+/// Whether a backup may be deleted.
+pub fn judge(facts: &Facts<'_>) -> Verdict {
+    match check(facts) {
+        Ok(verdict) => verdict,
+        Err(refusal) => Verdict::Refuse(refusal),
+    }
+}
+
+fn check(facts: &Facts<'_>) -> Result<Verdict, Refusal> {
+    if facts.name.is_empty() {
+        return Err(Refusal::NoName);
+    }
+    let backup = facts.backup.ok_or(Refusal::NotFound)?;
+    match (facts.uid, backup.metadata.uid.as_deref()) {
+        (Some(wanted), found) if found != Some(wanted) => {
+            return Err(Refusal::Other(wanted.to_owned()));
+        }
+        _ => {}
+    }
+    let phase = backup.status.as_ref().and_then(|status| status.phase.as_ref());
+    if let Some(BackupPhase::Other(text)) = phase
+        && !text.is_empty()
+    {
+        return Err(Refusal::UnknownPhase(text.clone()));
+    }
+    let is_over = phase.is_some_and(BackupPhase::is_terminal) && !facts.is_held;
+    // Who has no location yet has nothing in it.
+    let is_placed = !backup.spec.storage_location.is_empty();
+    if is_over && (phase == Some(&BackupPhase::FailedValidation) || !is_placed) {
+        return Ok(Verdict::Go(Scope::Object));
+    }
+    if is_placed {
+        // Also for one that runs: it is not to be stopped for nothing.
+        check_location(backup, facts.location)?;
+    }
+    match is_over {
+        true => Ok(Verdict::Go(Scope::Everything)),
+        false if facts.asked < PATIENCE => Ok(Verdict::Wait),
+        false => Err(Refusal::InProgress),
+    }
+}
+
+fn check_location(
+    backup: &Backup,
+    location: &Lookup<BackupStorageLocation>,
+) -> Result<(), Refusal> {
+    let name = || backup.spec.storage_location.clone();
+    let location = match location {
+        Lookup::Found(location) => location,
+        Lookup::Missing => return Err(Refusal::NoLocation(name())),
+        Lookup::Failed(error) => return Err(Refusal::UnknownLocation(error.clone())),
+    };
+    if location.spec.access_mode == Some(AccessMode::ReadOnly) {
+        return Err(Refusal::ReadOnly(name()));
+    }
+    let phase = location.status.as_ref().and_then(|status| status.phase.as_ref());
+    if phase == Some(&LocationPhase::Available) {
+        Ok(())
+    } else {
+        Err(Refusal::Unavailable(name()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn backup(phase: &str, location: &str) -> Backup {
+        serde_json::from_value(json!({
+            "metadata": {"name": "b", "uid": "u"},
+            "spec": {"storageLocation": location},
+            "status": {"phase": phase},
+        }))
+        .unwrap()
+    }
+
+    fn location(mode: &str, phase: &str) -> Lookup<BackupStorageLocation> {
+        let location = json!({
+            "metadata": {"name": "l"}, "spec": {"accessMode": mode}, "status": {"phase": phase},
+        });
+        Lookup::Found(serde_json::from_value(location).unwrap())
+    }
+
+    fn usable() -> Lookup<BackupStorageLocation> {
+        location("ReadWrite", "Available")
+    }
+
+    fn facts<'a>(backup: &'a Backup, location: &'a Lookup<BackupStorageLocation>) -> Facts<'a> {
+        let asked = Duration::from_secs(1);
+        Facts { name: "b", uid: Some("u"), backup: Some(backup), is_held: false, location, asked }
+    }
+
+    #[test]
+    fn a_backup_is_deleted_when_it_is_over_and_asked_to_stop_before() {
+        let usable = usable();
+        for phase in BackupPhase::KNOWN {
+            let backup = backup(phase, "l");
+            let expected = match *phase {
+                "Completed" | "PartiallyFailed" | "Failed" | "Deleting" => {
+                    Verdict::Go(Scope::Everything)
+                }
+                "FailedValidation" => Verdict::Go(Scope::Object),
+                _ => Verdict::Wait,
+            };
+            assert_eq!(judge(&facts(&backup, &usable)), expected, "{phase}");
+            let held = Facts { is_held: true, ..facts(&backup, &usable) };
+            assert_eq!(judge(&held), Verdict::Wait, "{phase}");
+        }
+        for phase in ["", "New"] {
+            assert_eq!(judge(&facts(&backup(phase, ""), &Lookup::Missing)), Verdict::Wait);
+        }
+        let strange = judge(&facts(&backup("Teleporting", "l"), &usable));
+        assert_eq!(strange, Verdict::Refuse(Refusal::UnknownPhase("Teleporting".to_owned())));
+    }
+
+    #[test]
+    fn nobody_waits_for_ever() {
+        let (backup, location) = (backup("InProgress", "l"), usable());
+        let asked = |asked| judge(&Facts { asked, ..facts(&backup, &location) });
+        assert_eq!(asked(PATIENCE.saturating_sub(Duration::from_secs(1))), Verdict::Wait);
+        assert_eq!(asked(PATIENCE), Verdict::Refuse(Refusal::InProgress));
+    }
+
+    #[test]
+    fn refusals_are_in_veleros_words() {
+        let refused = |facts: Facts<'_>| match judge(&facts) {
+            Verdict::Refuse(refusal) => refusal.to_string(),
+            other => panic!("{other:?}"),
+        };
+        let (whole, usable) = (backup("Completed", "l"), usable());
+        let fine = facts(&whole, &usable);
+        assert_eq!(refused(Facts { name: "", ..fine }), "spec.backupName is required");
+        assert_eq!(refused(Facts { backup: None, ..fine }), "backup not found");
+        let other = refused(Facts { uid: Some("v"), ..fine });
+        assert!(other.contains("another backup of this name, with uid v"), "{other}");
+        let cannot = "cannot delete backup because backup storage location l is currently in";
+        for (location, expected) in [
+            (Lookup::Missing, "backup storage location l not found".to_owned()),
+            (Lookup::Failed("no".to_owned()), "error getting backup storage location: no".into()),
+            (location("ReadOnly", "Available"), format!("{cannot} read-only mode")),
+            (location("", "Unavailable"), format!("{cannot} Unavailable state")),
+            (location("", ""), format!("{cannot} Unavailable state")),
+        ] {
+            assert_eq!(refused(facts(&whole, &location)), expected);
+            // One that runs is not stopped for nothing.
+            assert_eq!(refused(facts(&backup("InProgress", "l"), &location)), expected);
+        }
+    }
+
+    #[test]
+    fn what_never_began_needs_no_location_to_go() {
+        for (phase, place) in
+            [("FailedValidation", "gone"), ("FailedValidation", ""), ("Failed", "")]
+        {
+            let verdict = judge(&facts(&backup(phase, place), &Lookup::Missing));
+            assert_eq!(verdict, Verdict::Go(Scope::Object), "{phase} {place}");
+        }
+        let began = judge(&facts(&backup("Failed", "gone"), &Lookup::Missing));
+        assert_eq!(began, Verdict::Refuse(Refusal::NoLocation("gone".to_owned())));
+    }
+
+    #[test]
+    fn a_request_that_says_no_uid_is_for_whoever_has_the_name() {
+        let (backup, location) = (backup("Completed", "l"), usable());
+        let verdict = judge(&Facts { uid: None, ..facts(&backup, &location) });
+        assert_eq!(verdict, Verdict::Go(Scope::Everything));
+    }
+}

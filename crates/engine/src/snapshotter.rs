@@ -1,0 +1,162 @@
+//! Where the snapshotters of plugins come from: the port to VolumeSnapshotLocations.
+
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bowline_api::snapshot_type::SnapshotType;
+use bowline_plugin::{Name, ResourceIdentifier, VolumeSnapshotter};
+
+use crate::journal::digest;
+
+/// The longest name that an object can have.
+const LONGEST_NAME: usize = 253;
+/// How many digits of a hash tell names apart that would be the same without.
+const HASH_DIGITS: usize = 16;
+
+/// Opens the snapshotters of VolumeSnapshotLocations.
+#[async_trait]
+pub trait Snapshotters: Send + Sync {
+    /// The snapshotter of a location, which has taken the location's settings.
+    async fn open(&self, location: &str) -> Result<Snapshotter, OpenError>;
+}
+
+/// A snapshotter with the settings of a location.
+#[derive(Clone)]
+pub struct Snapshotter {
+    /// The VolumeSnapshotLocation.
+    pub location: String,
+    /// The plugin.
+    pub plugin: Name,
+    /// Whether it keeps version 2 of the contract: the same request is the same snapshot.
+    pub is_v2: bool,
+    /// Whether the location wants snapshots uploaded, if it says so.
+    pub snapshot_type: Option<SnapshotType>,
+    /// The plugin itself.
+    pub calls: Arc<dyn VolumeSnapshotter>,
+}
+
+impl fmt::Debug for Snapshotter {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { location, plugin, is_v2, .. } = self;
+        write!(formatter, "Snapshotter({plugin} at {location}, v2: {is_v2})")
+    }
+}
+
+/// Why a snapshotter cannot be had.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("the VolumeSnapshotLocation {location} cannot be used: {reason}")]
+pub struct OpenError {
+    /// The location.
+    pub location: String,
+    /// Why.
+    pub reason: String,
+    /// Whether it may be otherwise the next time, though nobody changed anything.
+    pub is_retryable: bool,
+}
+
+/// None at all, for runs that have nothing to do with snapshots.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoSnapshotters;
+
+#[async_trait]
+impl Snapshotters for NoSnapshotters {
+    async fn open(&self, location: &str) -> Result<Snapshotter, OpenError> {
+        let reason = "there are no snapshotters here".to_owned();
+        Err(OpenError { location: location.to_owned(), reason, is_retryable: false })
+    }
+}
+
+/// A name for the object that stands for something with this id: the id itself where an object can
+/// be called so, else what can be read of it, ending in its hash.
+pub fn object_name(id: &str) -> String {
+    if is_object_name(id) { id.to_owned() } else { hashed_object_name(id, id) }
+}
+
+/// A name of the second form, whether it is needed or not: for when the first one is taken by
+/// another. What can be read comes from `readable`, the hash is that of `id`.
+pub fn hashed_object_name(readable: &str, id: &str) -> String {
+    let hash = digest(id.as_bytes());
+    let hash = &hash[..HASH_DIGITS];
+    let words = readable.split(|letter: char| !letter.is_ascii_alphanumeric());
+    let mut name = words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join("-");
+    name.make_ascii_lowercase();
+    // It is ASCII by now, so that every place is the edge of a character.
+    name.truncate(LONGEST_NAME - 1 - HASH_DIGITS);
+    match name.trim_end_matches('-') {
+        "" => hash.to_owned(),
+        name => format!("{name}-{hash}"),
+    }
+}
+
+/// Whether an object can be called so: an RFC 1123 subdomain.
+fn is_object_name(text: &str) -> bool {
+    let is_edge = |letter: u8| letter.is_ascii_lowercase() || letter.is_ascii_digit();
+    let is_word = |word: &str| {
+        let bytes = word.as_bytes();
+        bytes.first().copied().is_some_and(is_edge)
+            && bytes.last().copied().is_some_and(is_edge)
+            && bytes.iter().all(|&letter| is_edge(letter) || letter == b'-')
+    };
+    text.len() <= LONGEST_NAME && text.split('.').all(is_word)
+}
+
+/// The PersistentVolume of a name.
+pub fn volume_id(name: &str) -> ResourceIdentifier {
+    ResourceIdentifier {
+        group: String::new(),
+        resource: "persistentvolumes".to_owned(),
+        namespace: String::new(),
+        name: name.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_that_an_object_can_be_called_by_is_its_name() {
+        let longest = "a".repeat(253);
+        for id in ["snap-0a1b", "s", "0", "snap.of.a", "a--b", &longest] {
+            assert_eq!(object_name(id), id);
+        }
+    }
+
+    #[test]
+    fn any_other_id_becomes_readable_and_ends_in_a_hash() {
+        let long = format!("{}-/", "Ab".repeat(200));
+        let too_long = "a".repeat(254);
+        for (id, readable) in [
+            ("Snap-1", "snap-1-"),
+            ("projects/p/global/snapshots/s_1", "projects-p-global-snapshots-s-1-"),
+            ("arn:aws:ec2::snapshot/snap-1", "arn-aws-ec2-snapshot-snap-1-"),
+            ("a..b", "a-b-"),
+            (".a", "a-"),
+            ("-a-", "a-"),
+            ("a b", "a-b-"),
+            ("été", "t-"),
+            ("", ""),
+            ("///", ""),
+            (&long, &"ab".repeat(100)),
+            (&too_long, &"a".repeat(236)),
+        ] {
+            let name = object_name(id);
+            assert!(name.starts_with(readable), "{id:?}: {name}");
+            assert!(is_object_name(&name), "{id:?}: {name}");
+            let (_, hash) = name.rsplit_once('-').unwrap_or(("", &name));
+            assert_eq!(hash, &digest(id.as_bytes())[..HASH_DIGITS], "{id:?}");
+            assert_eq!(object_name(id), name, "it is the same each time");
+            assert_eq!(object_name(&name), name, "and as good as any");
+        }
+        assert_eq!(object_name(&long).len(), LONGEST_NAME);
+        assert_ne!(object_name("Snap-1"), object_name("sNap-1"));
+    }
+
+    #[test]
+    fn a_name_that_is_taken_gives_way_to_one_with_a_hash_of_something_else() {
+        let other = hashed_object_name("r-pv", "uid/pv");
+        assert!(other.starts_with("r-pv-") && is_object_name(&other), "{other}");
+        assert_ne!(other, hashed_object_name("r-pv", "uid2/pv"));
+    }
+}

@@ -1,0 +1,325 @@
+//! Snapshots of volumes in a cluster in memory, by a snapshotter in memory.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use bowline_api::snapshot_type::SnapshotType;
+use bowline_engine::backup::{self, Recovery, finalize, snapshot};
+use bowline_engine::cluster::{Executed, Fake};
+use bowline_engine::journal::{InMemory, Record, recover};
+use bowline_engine::operation::{Kind, State};
+use bowline_engine::report::Report;
+use bowline_engine::snapshotter::{OpenError, Snapshotter, Snapshotters};
+use bowline_plugin::{
+    Code, Config, Error, Item, Result, SnapshotId, VolumeId, VolumeInfo, VolumeSnapshotter,
+};
+use bowline_store::backend::Memory;
+use bowline_store::file::{Outcome, SnapshotPhase};
+use serde_json::{Value, json};
+
+use crate::backup::{Run, namespace, object, run_of, store_in, take};
+
+/// A snapshotter that notes what it is asked, among what pods are told.
+#[derive(Default)]
+struct Disk {
+    calls: Arc<Mutex<Vec<String>>>,
+    /// Snapshots by request.
+    taken: Mutex<BTreeMap<String, String>>,
+    /// What goes wrong with a volume.
+    fails: Option<(&'static str, Code)>,
+    /// Whether it is of version 2.
+    is_v2: bool,
+}
+
+impl Disk {
+    fn note(&self, call: String) {
+        self.calls.lock().unwrap().push(call);
+    }
+
+    fn calls(&self) -> Vec<String> {
+        self.calls.lock().unwrap().clone()
+    }
+}
+
+#[async_trait]
+impl VolumeSnapshotter for Disk {
+    async fn init(&self, _: &Config) -> Result<()> {
+        Ok(())
+    }
+
+    async fn get_volume_id(&self, persistent_volume: &Item) -> Result<Option<VolumeId>> {
+        let object: Value = persistent_volume.parse().unwrap();
+        Ok(object["spec"]["disk"].as_str().and_then(VolumeId::new))
+    }
+
+    async fn set_volume_id(&self, persistent_volume: &Item, _: &VolumeId) -> Result<Item> {
+        Ok(persistent_volume.clone())
+    }
+
+    async fn get_volume_info(&self, volume: &VolumeId, _: &str) -> Result<VolumeInfo> {
+        self.note(format!("info {volume}"));
+        Ok(VolumeInfo { volume_type: "ssd".into(), iops: None })
+    }
+
+    async fn create_snapshot(
+        &self,
+        volume: &VolumeId,
+        zone: &str,
+        tags: &BTreeMap<String, String>,
+    ) -> Result<SnapshotId> {
+        self.note(format!("begin {volume}"));
+        tokio::task::yield_now().await;
+        if let Some((bad, code)) = self.fails
+            && bad == volume.as_str()
+        {
+            return Err(Error::new(code, "no luck"));
+        }
+        assert_eq!((zone, tags["velero.io/backup"].as_str()), ("z1", "b1"));
+        let request = tags["bowline.io/request-id"].clone();
+        let mut taken = self.taken.lock().unwrap();
+        let number = self.calls.lock().unwrap().len();
+        let id = taken.entry(request).or_insert_with(|| format!("snap-{volume}-{number}")).clone();
+        drop(taken);
+        self.note(format!("end {volume}"));
+        Ok(SnapshotId::new(id).unwrap())
+    }
+
+    async fn create_volume_from_snapshot(
+        &self,
+        _: &SnapshotId,
+        _: &VolumeInfo,
+        _: &str,
+    ) -> Result<VolumeId> {
+        Err(Error::unimplemented("CreateVolumeFromSnapshot"))
+    }
+
+    async fn delete_snapshot(&self, snapshot: &SnapshotId) -> Result<()> {
+        self.note(format!("delete {snapshot}"));
+        self.taken.lock().unwrap().retain(|_, id| id != snapshot.as_str());
+        Ok(())
+    }
+}
+
+/// One location, of that snapshotter.
+struct One(Arc<Disk>);
+
+#[async_trait]
+impl Snapshotters for One {
+    async fn open(&self, location: &str) -> std::result::Result<Snapshotter, OpenError> {
+        Ok(Snapshotter {
+            location: location.to_owned(),
+            plugin: "test.io/disk".parse().unwrap(),
+            is_v2: self.0.is_v2,
+            snapshot_type: None,
+            calls: Arc::clone(&self.0) as _,
+        })
+    }
+}
+
+fn volume(name: &str, claim: &str) -> Value {
+    let mut volume = object("v1", "PersistentVolume", "", name);
+    volume["metadata"]["labels"] = json!({"topology.kubernetes.io/zone": "z1"});
+    volume["spec"] = json!({"disk": name, "claimRef": {"namespace": "shop", "name": claim}});
+    volume["status"] = json!({"phase": "Bound"});
+    volume
+}
+
+fn claim(name: &str, volume: &str) -> Value {
+    let mut claim = object("v1", "PersistentVolumeClaim", "shop", name);
+    claim["spec"] = json!({"volumeName": volume});
+    claim["status"] = json!({"phase": "Bound"});
+    claim
+}
+
+/// A pod with hooks and two volumes; what its hooks are told is noted with the calls.
+fn cluster(disk: &Disk) -> Arc<Fake> {
+    let mut pod = object("v1", "Pod", "shop", "db");
+    pod["metadata"]["uid"] = json!("pod-uid");
+    pod["metadata"]["annotations"] = json!({
+        "pre.hook.backup.velero.io/command": "freeze",
+        "post.hook.backup.velero.io/command": "thaw",
+    });
+    pod["spec"] = json!({
+        "containers": [{"name": "main", "volumeMounts": [{"name": "a"}, {"name": "b"}]}],
+        "volumes": [
+            {"name": "a", "persistentVolumeClaim": {"claimName": "a"}},
+            {"name": "b", "persistentVolumeClaim": {"claimName": "b"}},
+        ],
+    });
+    pod["status"] = json!({"phase": "Running"});
+    let all = [
+        namespace("shop"),
+        pod,
+        claim("a", "pv-a"),
+        claim("b", "pv-b"),
+        volume("pv-a", "a"),
+        volume("pv-b", "b"),
+    ];
+    let calls = Arc::clone(&disk.calls);
+    let cluster = all.into_iter().fold(Fake::usual(), Fake::with);
+    Arc::new(cluster.answering(move |exec| {
+        calls.lock().unwrap().push(exec.command[0].clone());
+        Ok(Executed { output: String::new(), failure: None })
+    }))
+}
+
+async fn run(
+    disk: &Arc<Disk>,
+    memory: &Memory,
+    records: Vec<Record>,
+) -> (backup::Run, Arc<InMemory>) {
+    let store = store_in(memory.clone());
+    let spec = json!({"includeClusterResources": true});
+    let mut run = run_of(&cluster(disk), spec, store).await;
+    run.request.snapshot_locations = vec!["here".to_owned()];
+    run.snapshotters = Arc::new(One(Arc::clone(disk)));
+    let journal = Arc::new(InMemory::default());
+    run.journal = Arc::clone(&journal) as _;
+    run.recovery = Recovery { recovered: recover(records), report: Report::default() };
+    (run, journal)
+}
+
+async fn taken(disk: &Arc<Disk>) -> (Run, Vec<Record>) {
+    let (run, journal) = run(disk, &Memory::with_bucket("b"), Vec::new()).await;
+    (take(run).await, journal.records())
+}
+
+fn ids(run: &Run) -> Vec<String> {
+    run.taken.snapshots.iter().map(|one| one.status.provider_snapshot_id.clone()).collect()
+}
+
+#[tokio::test]
+async fn the_snapshots_of_a_pod_are_taken_side_by_side_between_its_hooks() {
+    let disk = Arc::new(Disk { is_v2: true, ..Disk::default() });
+    let (run, _) = taken(&disk).await;
+    assert_eq!(run.errors(), [""; 0]);
+    let calls = disk.calls();
+    let at = |call: &str| {
+        calls.iter().position(|one| one == call).unwrap_or_else(|| panic!("{call} in {calls:?}"))
+    };
+    for volume in ["pv-a", "pv-b"] {
+        assert!(at(&format!("info {volume}")) < at("freeze"), "{calls:?}");
+        assert!(at("freeze") < at(&format!("begin {volume}")), "{calls:?}");
+        assert!(at(&format!("end {volume}")) < at("thaw"), "{calls:?}");
+    }
+    assert!(at("begin pv-b") < at("end pv-a") && at("begin pv-a") < at("end pv-b"), "{calls:?}");
+    assert_eq!(ids(&run).len(), 2);
+    assert_eq!(run.taken.freezes.len(), 1);
+    let of = |kind| run.taken.operations.iter().filter(|one| one.kind == kind).count();
+    assert_eq!((of(Kind::SnapshotCreation), of(Kind::SnapshotUpload)), (2, 2));
+}
+
+#[tokio::test]
+async fn what_stays_local_has_no_upload() {
+    let disk = Arc::new(Disk { is_v2: true, ..Disk::default() });
+    let (mut run, _) = run(&disk, &Memory::with_bucket("b"), Vec::new()).await;
+    run.request.own_snapshot_type = Some(SnapshotType::Local);
+    let run = take(run).await;
+    assert!(run.taken.operations.iter().all(|one| one.kind == Kind::SnapshotCreation));
+    assert_eq!(run.taken.operations.len(), 2);
+}
+
+#[tokio::test]
+async fn a_snapshot_that_fails_is_an_error_on_its_volume_and_the_pod_is_thawed() {
+    for (code, is_left_over) in [(Code::Unknown, false), (Code::Unavailable, true)] {
+        let fails = Some(("pv-a", code));
+        let disk = Arc::new(Disk { fails, ..Disk::default() });
+        let (run, _) = taken(&disk).await;
+        assert_eq!(run.errors().len(), 1, "{:?}", run.errors());
+        assert!(run.errors()[0].contains("pv-a") && run.errors()[0].contains("no luck"));
+        assert_eq!(disk.calls().last().unwrap(), "thaw");
+        assert_eq!(run.warnings().len(), usize::from(is_left_over), "{:?}", run.warnings());
+        let phases: Vec<_> =
+            run.taken.snapshots.iter().map(|one| one.status.phase.clone().unwrap()).collect();
+        assert_eq!(phases, [SnapshotPhase::Failed, SnapshotPhase::Completed]);
+    }
+}
+
+#[tokio::test]
+async fn a_plugin_that_knows_requests_is_asked_again_after_it_has_died_and_another_is_not() {
+    for (is_v2, asked) in [(true, 2), (false, 1)] {
+        let fails = Some(("pv-a", Code::Unavailable));
+        let disk = Arc::new(Disk { fails, is_v2, ..Disk::default() });
+        taken(&disk).await;
+        let calls = disk.calls();
+        let begun = calls.iter().filter(|one| *one == "begin pv-a").count();
+        assert_eq!(begun, asked, "{calls:?}");
+    }
+}
+
+#[tokio::test]
+async fn wherever_a_process_dies_no_snapshot_is_lost_and_none_is_left_over_in_silence() {
+    for is_v2 in [true, false] {
+        let disk = Arc::new(Disk { is_v2, ..Disk::default() });
+        let memory = Memory::with_bucket("b");
+        let (first, journal) = run(&disk, &memory, Vec::new()).await;
+        let (whole, records) = (take(first).await, journal.records());
+        assert_eq!(ids(&whole).len(), 2);
+        let left = disk.taken.lock().unwrap().clone();
+        for length in 0..=records.len() {
+            // All is as the first one left it.
+            disk.taken.lock().unwrap().clone_from(&left);
+            let noted = records[..length].to_vec();
+            let is_finished = !recover(noted.clone()).finished.is_empty();
+            let (again, _) = run(&disk, &memory, noted.clone()).await;
+            let again = take(again).await;
+            assert_eq!(again.errors(), [""; 0], "after {length} notes");
+            assert_eq!(ids(&again).len(), 2, "after {length} notes");
+            let there: Vec<String> = disk.taken.lock().unwrap().values().cloned().collect();
+            for id in ids(&again) {
+                assert!(there.contains(&id), "{id} of {there:?}");
+            }
+            let is_begun = length > 0 && !is_finished;
+            let told =
+                again.warnings().iter().filter(|text| text.contains("may be left over")).count();
+            assert_eq!(told, if is_begun && !is_v2 { 2 } else { 0 }, "after {length} notes");
+            if is_finished {
+                assert_eq!(ids(&again), ids(&whole), "they are taken over");
+                assert_eq!(again.taken.operations.len(), 4);
+                assert_eq!(again.taken.freezes.len(), 1);
+            } else if is_v2 && is_begun {
+                let deleted = ids(&whole).iter().all(|id| !there.contains(id));
+                assert!(deleted, "those of the first try are deleted: {there:?}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn snapshots_of_a_run_that_is_not_to_be_are_deleted_and_others_are_told() {
+    let disk = Arc::new(Disk { is_v2: true, ..Disk::default() });
+    let (run, _) = taken(&disk).await;
+    let report = Report::default();
+    let left =
+        snapshot::discard(&One(Arc::clone(&disk)), run.taken.snapshots.clone(), &report).await;
+    assert!(left.is_empty() && report.errors() == 0);
+    assert!(disk.taken.lock().unwrap().is_empty());
+    let nobody = bowline_engine::snapshotter::NoSnapshotters;
+    let left = snapshot::discard(&nobody, run.taken.snapshots.clone(), &report).await;
+    assert_eq!((left.len(), report.errors()), (2, 2), "they stay in the record");
+}
+
+#[tokio::test]
+async fn an_upload_that_failed_makes_its_snapshot_a_failed_one() {
+    let disk = Arc::new(Disk { is_v2: true, ..Disk::default() });
+    let (run, _) = taken(&disk).await;
+    let mut operations = run.taken.operations.clone();
+    for operation in &mut operations {
+        operation.state = State::Completed;
+    }
+    let failed = operations
+        .iter_mut()
+        .find(|one| one.kind == Kind::SnapshotUpload && one.item.name == "pv-b")
+        .unwrap();
+    failed.state = State::Failed("at 99%".into());
+    let (mut snapshots, mut infos) = (run.taken.snapshots.clone(), run.taken.volumes.clone());
+    snapshot::settle(&operations, &mut snapshots, &mut infos);
+    let phases: Vec<_> = snapshots.iter().map(|one| one.status.phase.clone().unwrap()).collect();
+    assert_eq!(phases, [SnapshotPhase::Completed, SnapshotPhase::Failed]);
+    let results: Vec<_> = infos.iter().map(|one| one.result.clone().unwrap()).collect();
+    assert_eq!(results, [Outcome::Succeeded, Outcome::Failed]);
+    let mut status = bowline_api::BackupStatus::default();
+    finalize::counted(&mut status, &operations);
+    assert_eq!(status.volume_snapshots_completed, 1);
+}

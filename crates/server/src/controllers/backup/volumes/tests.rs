@@ -1,0 +1,126 @@
+use bowline_plugin::OperationId;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry};
+
+use super::*;
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(1_700_000_000 + second).unwrap()
+}
+
+fn operation(kind: Kind, state: State, done: i64, total: i64) -> Operation {
+    let item = bowline_engine::snapshotter::volume_id("pv-1");
+    let (plugin, id) = ("x.io/a".parse().unwrap(), OperationId::new("snap-1").unwrap());
+    let begun = Operation::begun(kind, plugin, item, id, at(0), Duration::from_hours(4));
+    let progress = Progress { done, total, units: "Bytes".to_owned(), ..Progress::default() };
+    Operation { state, progress, ..begun }
+}
+
+#[test]
+fn the_phase_of_a_snapshot_follows_from_both_of_its_operations() {
+    use State::{Completed, Failed, InProgress, New};
+    let failed = |reason: &str| Failed(reason.to_owned());
+    for (creation, upload, phase) in [
+        (New, Some(New), "New"),
+        (Completed, Some(New), "InProgress"),
+        (Completed, Some(InProgress), "InProgress"),
+        (InProgress, None, "InProgress"),
+        (Completed, None, "Completed"),
+        (Completed, Some(Completed), "Completed"),
+        (failed("no room"), Some(failed("it was not begun")), "Failed"),
+        (Completed, Some(failed("disk full")), "Failed"),
+        (Completed, Some(failed("canceled: by a user")), "Canceled"),
+        (failed("no room"), Some(New), "InProgress"),
+    ] {
+        let told = format!("{creation:?} {upload:?}");
+        let creation = operation(Kind::SnapshotCreation, creation, 0, 0);
+        let upload = upload.map(|state| operation(Kind::SnapshotUpload, state, 0, 0));
+        let of: Vec<_> = [Some(&creation), upload.as_ref()].into_iter().flatten().collect();
+        let status = status(&VolumePluginBackupStatus::default(), &of, at(9));
+        assert_eq!(status.phase.unwrap().as_str(), phase, "{told}");
+        let has_ended = !matches!(phase, "New" | "InProgress");
+        assert_eq!(status.completion_timestamp.is_some(), has_ended, "{told}");
+    }
+}
+
+#[test]
+fn bytes_are_those_of_the_upload_and_never_nonsense() {
+    let creation = operation(Kind::SnapshotCreation, State::Completed, 5, 5);
+    for ((done, total), state, expected) in [
+        ((0, 0), State::InProgress, (5, 5)),
+        ((30, 90), State::InProgress, (30, 90)),
+        ((-3, -1), State::InProgress, (5, 5)),
+        ((95, 90), State::InProgress, (95, 90)),
+        ((30, 90), State::Completed, (90, 90)),
+        ((30, 90), State::Failed("no".into()), (30, 90)),
+        ((7, 0), State::Completed, (7, 0)),
+    ] {
+        let upload = operation(Kind::SnapshotUpload, state.clone(), done, total);
+        let status = status(&VolumePluginBackupStatus::default(), &[&creation, &upload], at(9));
+        let shown = (status.progress.bytes_done, status.progress.total_bytes);
+        assert_eq!(shown, expected, "{done} of {total}, {state:?}");
+    }
+    let mut files = operation(Kind::SnapshotCreation, State::InProgress, 3, 9);
+    "Files".clone_into(&mut files.progress.units);
+    let status = status(&VolumePluginBackupStatus::default(), &[&files], at(9));
+    assert_eq!((status.progress.bytes_done, status.progress.total_bytes), (0, 0));
+}
+
+#[test]
+fn the_end_of_a_snapshot_is_the_first_time_it_was_seen() {
+    let creation = operation(Kind::SnapshotCreation, State::Completed, 0, 0);
+    let first = status(&VolumePluginBackupStatus::default(), &[&creation], at(9));
+    let again = status(&first, &[&creation], at(99));
+    assert_eq!(first, again, "so that nothing is written again");
+}
+
+/// A plugin's own resource, last written at a time.
+fn theirs(phase: &str, written: Timestamp) -> VolumePluginBackup {
+    let entry = ManagedFieldsEntry {
+        manager: Some("a-plugin".to_owned()),
+        time: Some(Time(written)),
+        fields_v1: Some(FieldsV1(json!({"f:status": {"f:phase": {}}}))),
+        ..ManagedFieldsEntry::default()
+    };
+    let metadata = ObjectMeta { managed_fields: Some(vec![entry]), ..ObjectMeta::default() };
+    let progress =
+        VolumePluginProgress { total_bytes: 9, bytes_done: 4, ..VolumePluginProgress::default() };
+    let status = VolumePluginBackupStatus {
+        phase: Some(phase.into()),
+        message: "why".to_owned(),
+        progress,
+        ..VolumePluginBackupStatus::default()
+    };
+    VolumePluginBackup { metadata, status: Some(status), ..VolumePluginBackup::default() }
+}
+
+#[test]
+fn a_plugins_own_resource_is_an_opinion_until_it_falls_silent() {
+    let told = |phase: &str, second| {
+        observed(&theirs(phase, at(0)), at(second)).map(|progress| progress.state)
+    };
+    assert_eq!(told("InProgress", 10), Some(Told::Running));
+    assert_eq!(told("Uploading", 10), Some(Told::Running));
+    assert_eq!(told("InProgress", 600), None);
+    for second in [10, 6000] {
+        assert_eq!(told("completed", second), Some(Told::Succeeded));
+        assert_eq!(told("FAILED", second), Some(Told::Failed("why".to_owned())));
+        assert_eq!(told("Canceled", second), Some(Told::Failed("canceled why".to_owned())));
+    }
+    let progress = observed(&theirs("InProgress", at(0)), at(1)).unwrap();
+    assert_eq!((progress.done, progress.total, progress.units.as_str()), (4, 9, "Bytes"));
+}
+
+#[test]
+fn whoever_else_writes_a_status_is_noticed() {
+    assert!(has_other_writer(&theirs("New", at(0))));
+    let mut ours = theirs("New", at(0));
+    for entry in ours.metadata.managed_fields.iter_mut().flatten() {
+        entry.manager = Some(FIELD_MANAGER.to_owned());
+    }
+    assert!(!has_other_writer(&ours));
+    let mut labels = theirs("New", at(0));
+    for entry in labels.metadata.managed_fields.iter_mut().flatten() {
+        entry.fields_v1 = Some(FieldsV1(json!({"f:metadata": {}})));
+    }
+    assert!(!has_other_writer(&labels), "who only labels it does not write it");
+}

@@ -1,0 +1,403 @@
+//! DeleteBackupRequests: backups that go, with all that belongs to them.
+//!
+//! Whether one may go is decided by [`bowline_engine::delete`], before anything is touched. Then, in this
+//! order, each step only if those before it went well:
+//!
+//! 1. the request is `InProgress`, the Backup and its record in the bucket are `Deleting`;
+//! 2. its Restores end and go, with their files: none may read what goes next;
+//! 3. actions of plugins are shown its items, and its snapshots are deleted;
+//! 4. its VolumePluginBackups go;
+//! 5. its files go, the record last;
+//! 6. the Backup goes, and then all requests for it.
+//!
+//! What fails stays in the request, which is `Processed` then and is removed after a day, as in Velero.
+//! A new request tries all of it again. So does a server that finds a request `InProgress` when it starts.
+
+mod belongings;
+mod remove;
+mod step;
+mod turns;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bowline_api::delete_backup_request::DeleteBackupRequestPhase;
+use bowline_api::{
+    Backup, BackupPhase, BackupStorageLocation, DeleteBackupRequest, VolumePluginBackup,
+    annotation, label,
+};
+use bowline_engine::backup::request::Lookup;
+use bowline_engine::cluster::ApiServer;
+use bowline_engine::delete::{
+    self, Deadlines, Ended, Facts, Files, Job, Opened, Plan, Scope, Verdict,
+};
+use bowline_engine::point::{self, Point};
+use bowline_store::{BackupName, BackupStore};
+use jiff::Timestamp;
+use kube::runtime::reflector::Store;
+use kube::{Api, ResourceExt as _};
+use serde_json::json;
+use tracing::Instrument as _;
+
+use self::step::Step;
+use self::turns::Turns;
+use super::lookup::{lookup, open, told};
+use super::operations::is_canceled;
+use super::period::Due;
+use super::{run, timed};
+use crate::events::Milestone;
+use crate::metrics::Deletion;
+use crate::patch;
+use crate::server::{Context, Error};
+use crate::story::{one_line, shorten};
+use crate::watch::{Next, Watch};
+
+/// How many backups are deleted at a time.
+const AT_ONCE: u16 = 8;
+/// When to look again at a backup that was asked to stop.
+const STOPPING: Duration = Duration::from_secs(1);
+/// When to look again for a backup that another request is at.
+const TAKEN: Duration = Duration::from_secs(2);
+/// What Velero puts before whatever keeps it from beginning.
+const FAILED: &str = "backup deletion failed";
+
+/// Works until asked to stop.
+pub async fn run(context: Arc<Context>) -> Result<(), Error> {
+    let watch = Watch::new(context.api::<DeleteBackupRequest>()).concurrency(AT_ONCE);
+    let stop = context.stop.clone();
+    let (requests, turns) = (watch.store(), Turns::default());
+    let controller = Arc::new(Controller { context, requests, turns });
+    let work = move |request: Arc<DeleteBackupRequest>| {
+        let controller = Arc::clone(&controller);
+        async move { controller.reconcile(&request).await }
+    };
+    Ok(watch.run(&stop, work).await?)
+}
+
+/// Why a request could not be worked on this time. It is tried again.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("the API server refused: {0}")]
+    Api(#[from] kube::Error),
+}
+
+struct Controller {
+    context: Arc<Context>,
+    /// All requests, as far as the watch knows.
+    requests: Store<DeleteBackupRequest>,
+    turns: Turns,
+}
+
+/// A backup that is going.
+struct Going {
+    backup: Backup,
+    name: BackupName,
+    store: BackupStore,
+    plan: Plan,
+    snapshotters: Opened,
+    /// What is in the cluster of what plugins reported.
+    reports: Vec<VolumePluginBackup>,
+}
+
+impl Controller {
+    async fn reconcile(&self, request: &DeleteBackupRequest) -> Result<Next, Failure> {
+        let api = self.context.api::<DeleteBackupRequest>();
+        match step::decide(request, Timestamp::now()) {
+            Step::Leave | Step::Expire(Due::Never) => return Ok(Next::Done),
+            Step::Expire(Due::In(rest)) => return Ok(Next::Again(rest)),
+            Step::Expire(Due::Now) => {
+                patch::delete(&api, request).await?;
+                return Ok(Next::Done);
+            }
+            Step::Work => {}
+        }
+        let name = request.spec.backup_name.as_str();
+        let Some(_turn) = self.turns.take(name) else { return Ok(Next::Again(TAKEN)) };
+        // The watch may be behind what we wrote ourselves a moment ago.
+        let Some(request) = api.get_opt(&request.name_any()).await? else { return Ok(Next::Done) };
+        if step::decide(&request, Timestamp::now()) != Step::Work {
+            return Ok(Next::Done);
+        }
+        let span = tracing::info_span!("deletion", backup = name);
+        // Boxed, since it is large and there are few.
+        match Box::pin(self.work(&request)).instrument(span).await {
+            // It will be the same the next time, so it is told.
+            Err(Failure::Api(error)) if patch::is_refused(&error) => {
+                self.refuse(&request, None, vec![one_line(&error)]).await
+            }
+            outcome => outcome,
+        }
+    }
+
+    async fn work(&self, request: &DeleteBackupRequest) -> Result<Next, Failure> {
+        let Controller { context, .. } = self;
+        for other in self.requests_like(request) {
+            patch::remove(&context.api(), &*other).await?;
+        }
+        let wanted = wanted_uid(request);
+        let backups = context.api::<Backup>();
+        let name = BackupName::new(&request.spec.backup_name).ok();
+        let backup = match &name {
+            Some(name) => backups.get_opt(name.as_str()).await?,
+            None => None,
+        };
+        let is_it = |backup: &Backup| wanted.is_none_or(|uid| backup.uid().as_deref() == Some(uid));
+        if step::is_in_progress(request) && !backup.as_ref().is_some_and(is_it) {
+            // An earlier try has ended with the Backup, and only the request is left.
+            return self.forget(request, wanted).await;
+        }
+        let location = match &backup {
+            Some(backup) => location(context, backup).await?,
+            None => Lookup::Missing,
+        };
+        let uid = backup.as_ref().and_then(kube::ResourceExt::uid);
+        let facts = Facts {
+            name: &request.spec.backup_name,
+            uid: wanted,
+            backup: backup.as_ref(),
+            is_held: uid.is_some_and(|uid| context.runs.uids().contains(&uid)),
+            location: &location,
+            asked: step::age(request, Timestamp::now()),
+        };
+        match (delete::judge(&facts), backup, name) {
+            (Verdict::Go(Scope::Everything), Some(backup), Some(name)) => {
+                self.delete(request, backup, name, &location).await
+            }
+            (Verdict::Go(Scope::Object), Some(backup), _) => {
+                self.begin(request, &backup).await?;
+                patch::remove(&backups, &backup).await?;
+                self.forget(request, backup.uid().as_deref()).await
+            }
+            (Verdict::Wait, Some(backup), _) => {
+                cancel(&backups, &backup).await?;
+                Ok(Next::Again(STOPPING))
+            }
+            (Verdict::Refuse(refusal), backup, _) => {
+                self.refuse(request, backup.as_ref(), vec![refusal.to_string()]).await
+            }
+            // Without a backup there is no other verdict.
+            _ => Ok(Next::Done),
+        }
+    }
+
+    /// Deletes a backup that is over, unless what it holds speaks against that.
+    async fn delete(
+        &self,
+        request: &DeleteBackupRequest,
+        backup: Backup,
+        name: BackupName,
+        location: &Lookup<BackupStorageLocation>,
+    ) -> Result<Next, Failure> {
+        let Controller { context, .. } = self;
+        let uid = backup.uid();
+        let going = match self.prepare(&backup, &name, location).await? {
+            Ok(going) => going,
+            Err(reasons) => return self.refuse(request, Some(&backup), reasons).await,
+        };
+        // From here on the request says which Backup it is for: another may have the name after it.
+        self.begin(request, &backup).await?;
+        if going.plan.files == Files::OfAnother {
+            tracing::warn!("another backup of this name is in the bucket, and stays there");
+            patch::remove(&context.api(), &backup).await?;
+            return self.forget(request, uid.as_deref()).await;
+        }
+        let change = json!({ "phase": BackupPhase::Deleting });
+        let Some(backup) = patch::patch_status_of(&context.api(), &backup, change).await? else {
+            return self.forget(request, uid.as_deref()).await;
+        };
+        tracing::info!("the backup is being deleted");
+        let schedule = backup.labels().get(label::SCHEDULE_NAME).cloned().unwrap_or_default();
+        context.metrics.deletion(&schedule, Deletion::Attempt);
+        context.events.tell(&backup, Milestone::Deleting).await;
+        let going = Going { backup, ..going };
+        match self.carry_out(&going).await? {
+            Ended::Done => {
+                patch::remove(&context.api(), &going.backup).await?;
+                point::pass(Point::BackupRemoved);
+                tracing::info!("the backup is deleted");
+                context.metrics.deletion(&schedule, Deletion::Success);
+                self.forget(request, uid.as_deref()).await
+            }
+            Ended::Failed(errors) => {
+                context.metrics.deletion(&schedule, Deletion::Failure);
+                self.answer(request, Some(&going.backup), errors).await
+            }
+            // The next server finds it in progress.
+            Ended::Stopped => Ok(Next::Done),
+        }
+    }
+
+    /// Finds out what there is to delete, or why that cannot be. Touches nothing.
+    async fn prepare(
+        &self,
+        backup: &Backup,
+        name: &BackupName,
+        location: &Lookup<BackupStorageLocation>,
+    ) -> kube::Result<Result<Going, Vec<String>>> {
+        let Controller { context, .. } = self;
+        let no = |reason: String| Ok(Err(vec![reason]));
+        let store = match open(context, location).await {
+            Ok(store) => store,
+            Err(error) => {
+                return no(format!("error getting the backup store: {}", one_line(&error)));
+            }
+        };
+        let mut holdings = match delete::look(&store, name).await {
+            Ok(holdings) => holdings,
+            Err(error) => return no(one_line(&error)),
+        };
+        let found = match told(belongings::find(context, name).await)? {
+            Ok(found) => found,
+            Err(error) => return no(format!("what belongs to it is not known: {error}")),
+        };
+        let reports = found.volume_plugin_backups.clone();
+        holdings.pod_volume_backups.extend(found.pod_volume_backups);
+        holdings.volume_plugin_backups.extend(found.volume_plugin_backups);
+        holdings.data_uploads.extend(found.data_uploads);
+        let plan = match delete::plan(backup, &holdings) {
+            Ok(plan) => plan,
+            Err(reasons) => return Ok(Err(reasons)),
+        };
+        let deadlines = Deadlines::default();
+        let opened = delete::open(&*context.snapshotters, &plan.snapshots, &deadlines).await;
+        let (backup, name) = (backup.clone(), name.clone());
+        Ok(opened.map(|snapshotters| Going { backup, name, store, plan, snapshotters, reports }))
+    }
+
+    /// Deletes all but the Backup itself.
+    async fn carry_out(&self, going: &Going) -> kube::Result<Ended> {
+        let Controller { context, .. } = self;
+        let Going { backup, name, store, plan, snapshotters, reports } = going;
+        match remove::restores(context, store, name).await? {
+            Ended::Done => {}
+            ended => return Ok(ended),
+        }
+        let plugins = context.host.run();
+        let cluster = ApiServer::new(context.client.clone(), context.options.client_page_size);
+        let job = Job {
+            backup,
+            name,
+            store,
+            plan,
+            snapshotters,
+            actions: run::named(timed::delete_item_actions(&plugins, &context.metrics)),
+            cluster: &cluster,
+            scratch: &context.options.scratch_dir,
+            deadlines: Deadlines::default(),
+            stop: &context.stop,
+        };
+        let ended = delete::data(job).await;
+        plugins.end().await;
+        if ended != Ended::Done {
+            return Ok(ended);
+        }
+        let api: Api<VolumePluginBackup> = context.api();
+        for report in reports {
+            patch::remove(&api, report).await?;
+        }
+        Ok(delete::files(store, name).await)
+    }
+
+    /// Writes that a request is being fulfilled, and for which backup.
+    async fn begin(&self, request: &DeleteBackupRequest, backup: &Backup) -> kube::Result<()> {
+        let name = label::value(&request.spec.backup_name).into_owned();
+        let change = json!({
+            "metadata": {
+                "uid": request.uid(),
+                "labels": { label::BACKUP_NAME: name, label::BACKUP_UID: backup.uid() },
+            },
+            "status": { "phase": DeleteBackupRequestPhase::InProgress, "errors": null },
+        });
+        let api = self.context.api::<DeleteBackupRequest>();
+        patch::patch(&api, &request.name_any(), None, change).await.map(drop)
+    }
+
+    /// Answers a request for which nothing was done, in Velero's words.
+    async fn refuse(
+        &self,
+        request: &DeleteBackupRequest,
+        backup: Option<&Backup>,
+        reasons: Vec<String>,
+    ) -> Result<Next, Failure> {
+        let reasons = reasons.iter().map(|reason| format!("{FAILED}: {reason}")).collect();
+        self.answer(request, backup, reasons).await
+    }
+
+    /// Answers a request that was not fulfilled, or not wholly.
+    async fn answer(
+        &self,
+        request: &DeleteBackupRequest,
+        backup: Option<&Backup>,
+        errors: Vec<String>,
+    ) -> Result<Next, Failure> {
+        tracing::warn!("the backup could not be deleted: {}", errors.join("; "));
+        let errors: Vec<String> = errors.into_iter().map(shorten).collect();
+        let api = self.context.api::<DeleteBackupRequest>();
+        let status = json!({ "phase": DeleteBackupRequestPhase::Processed, "errors": errors });
+        if patch::patch_status_of(&api, request, status).await?.is_none() {
+            return Ok(Next::Done);
+        }
+        if let Some(backup) = backup {
+            self.context.events.tell(backup, Milestone::NotDeleted).await;
+        }
+        Ok(Next::Again(step::MAX_AGE))
+    }
+
+    /// Removes a request that was fulfilled, and all others for the Backup that is gone.
+    async fn forget(
+        &self,
+        request: &DeleteBackupRequest,
+        uid: Option<&str>,
+    ) -> Result<Next, Failure> {
+        let api = self.context.api::<DeleteBackupRequest>();
+        for other in self.requests_like(request) {
+            // One that was made for another Backup of that name is not fulfilled.
+            if wanted_uid(&other).is_none_or(|wanted| Some(wanted) == uid) {
+                patch::remove(&api, &other).await?;
+            }
+        }
+        patch::remove(&api, request).await?;
+        Ok(Next::Done)
+    }
+
+    /// The other requests for the same backup.
+    fn requests_like(&self, request: &DeleteBackupRequest) -> Vec<Arc<DeleteBackupRequest>> {
+        let is_like = |other: &Arc<DeleteBackupRequest>| {
+            other.spec.backup_name == request.spec.backup_name && other.uid() != request.uid()
+        };
+        self.requests.state().into_iter().filter(is_like).collect()
+    }
+}
+
+/// The uid of the Backup that a request was made for, if it says so.
+fn wanted_uid(request: &DeleteBackupRequest) -> Option<&str> {
+    request.labels().get(label::BACKUP_UID).map(String::as_str).filter(|uid| !uid.is_empty())
+}
+
+/// The location of a backup. One that names none has none.
+async fn location(
+    context: &Context,
+    backup: &Backup,
+) -> kube::Result<Lookup<BackupStorageLocation>> {
+    let name = &backup.spec.storage_location;
+    if name.is_empty() {
+        return Ok(Lookup::Missing);
+    }
+    let locations: Api<BackupStorageLocation> = context.api();
+    lookup(locations.get_opt(name).await)
+}
+
+/// Asks a backup to stop, if it runs and was not asked before.
+async fn cancel(backups: &Api<Backup>, backup: &Backup) -> kube::Result<()> {
+    let phase = backup.status.as_ref().and_then(|status| status.phase.as_ref());
+    if is_canceled(backup) || phase.is_some_and(BackupPhase::is_terminal) {
+        return Ok(());
+    }
+    tracing::info!("the backup is asked to stop, because it is to be deleted");
+    let annotations = json!({ annotation::CANCEL: "true" });
+    let change = json!({ "metadata": { "uid": backup.uid(), "annotations": annotations } });
+    match patch::patch(backups, &backup.name_any(), None, change).await {
+        Err(error) if patch::is_missing(&error) => Ok(()),
+        changed => changed.map(drop),
+    }
+}

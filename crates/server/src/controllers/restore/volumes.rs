@@ -1,0 +1,358 @@
+//! VolumePluginRestores: how plugins make the volumes of a restore, where everybody can see it.
+//!
+//! The server writes one for every volume that a plugin is asked for. Where a plugin has written its
+//! own for the same volume, that one stays, and belongs to the restore from then on.
+//!
+//! They only show what goes on: nothing is read back from them, and what cannot be written is told and
+//! holds up nothing. One that somebody else writes to is left to them for good.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use bowline_api::volume_plugin::{VolumePluginPhase, VolumePluginProgress};
+use bowline_api::volume_plugin_restore::{VolumePluginRestoreSpec, VolumePluginRestoreStatus};
+use bowline_api::{Restore, VolumePluginRestore, label};
+use bowline_engine::restore::volume::{self, Bytes, End, Making};
+use bowline_engine::snapshotter::{hashed_object_name, object_name};
+use bowline_plugin::{Name, VolumeId};
+use bowline_store::BackupName;
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::api::ListParams;
+use kube::{Api, Resource as _, ResourceExt as _};
+use serde_json::{Value, json};
+
+use crate::patch;
+use crate::server::Context;
+use crate::story::{one_line, shorten};
+
+/// How often a change is tried that somebody else's change comes before.
+const TRIES: u32 = 3;
+/// How many are asked for at once, and how often at most.
+const PAGE: u32 = 250;
+const MOST_PAGES: u32 = 40;
+
+/// Shows how plugins make the volumes of a restore.
+pub(super) struct Witness {
+    api: Api<VolumePluginRestore>,
+    restore: String,
+    uid: String,
+    owner: Option<OwnerReference>,
+    backup: String,
+    /// By PersistentVolume.
+    known: Mutex<HashMap<String, Known>>,
+}
+
+/// What is known of the resource for a volume.
+#[derive(Clone, Debug)]
+enum Known {
+    /// It is ours, and was last seen like this.
+    Ours(Box<VolumePluginRestore>),
+    /// It is left alone: somebody else writes it, or it is gone, or there is no such kind.
+    HandsOff,
+}
+
+impl Witness {
+    pub(super) fn new(context: &Context, restore: &Restore, backup: &BackupName) -> Self {
+        Self {
+            api: context.api(),
+            restore: restore.name_any(),
+            uid: restore.uid().unwrap_or_default(),
+            owner: restore.owner_ref(&()),
+            backup: backup.as_str().to_owned(),
+            known: Mutex::default(),
+        }
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashMap<String, Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn know(&self, making: &Making, known: Known) {
+        self.known().insert(making.persistent_volume.clone(), known);
+    }
+
+    /// A resource of ours, as it is created.
+    fn resource(&self, name: &str, making: &Making) -> VolumePluginRestore {
+        let spec = VolumePluginRestoreSpec {
+            snapshot_id: making.snapshot.to_string(),
+            backup: self.backup.clone(),
+            plugin: making.plugin.to_string(),
+            ..VolumePluginRestoreSpec::default()
+        };
+        let mut resource = VolumePluginRestore::new(name, spec);
+        resource.labels_mut().extend(self.labels());
+        resource.labels_mut().insert(label::MANAGED.to_owned(), "true".to_owned());
+        resource.metadata.owner_references = self.owner.clone().map(|owner| vec![owner]);
+        resource.status = Some(VolumePluginRestoreStatus {
+            phase: Some(VolumePluginPhase::InProgress),
+            volume_id: making.target.clone(),
+            start_timestamp: Some(patch::to_the_second(making.began)),
+            ..VolumePluginRestoreStatus::default()
+        });
+        resource
+    }
+
+    /// What says that a resource is about this restore.
+    fn labels(&self) -> [(String, String); 2] {
+        [
+            (label::RESTORE_NAME.to_owned(), label::value(&self.restore).into_owned()),
+            (label::RESTORE_UID.to_owned(), label::value(&self.uid).into_owned()),
+        ]
+    }
+
+    /// Whether a resource is the one that this restore has made for a volume.
+    fn is_ours(&self, found: &VolumePluginRestore, making: &Making) -> bool {
+        let labels = found.labels();
+        labels.contains_key(label::MANAGED)
+            && self.labels().iter().all(|(key, value)| labels.get(key) == Some(value))
+            && found.spec.snapshot_id == making.snapshot.as_str()
+    }
+
+    /// Creates the resource for a volume. An earlier process may have done so.
+    async fn create(&self, making: &Making) -> kube::Result<()> {
+        let volume = &making.persistent_volume;
+        let plain = format!("{}-{volume}", self.restore);
+        let other = hashed_object_name(&plain, &format!("{}/{volume}", self.uid));
+        for name in [object_name(&plain), other] {
+            let wanted = self.resource(&name, making);
+            match self.api.create(&patch::post_params(), &wanted).await {
+                Ok(created) => {
+                    self.know(making, Known::Ours(Box::new(created)));
+                    return Ok(());
+                }
+                // What was told once, when the server started.
+                Err(error) if patch::is_missing(&error) => {
+                    self.know(making, Known::HandsOff);
+                    return Ok(());
+                }
+                Err(error) if patch::is_taken(&error) => {}
+                Err(error) => return Err(error),
+            }
+            let found = self.api.get_opt(&name).await?;
+            if let Some(found) = found.filter(|found| self.is_ours(found, making)) {
+                self.know(making, Known::Ours(Box::new(found)));
+                let again = json!({
+                    "phase": VolumePluginPhase::InProgress, "volumeID": making.target,
+                    "message": null, "completionTimestamp": null,
+                });
+                return self.change(making, again).await;
+            }
+        }
+        tracing::warn!(volume, "its VolumePluginRestore is not made: its names are taken");
+        self.know(making, Known::HandsOff);
+        Ok(())
+    }
+
+    /// Changes the status of the resource for a volume, as long as it is ours.
+    async fn change(&self, making: &Making, status: Value) -> kube::Result<()> {
+        let mut tries = 1;
+        loop {
+            let known = self.known().get(&making.persistent_volume).cloned();
+            let Some(Known::Ours(current)) = known else { return Ok(()) };
+            if is_written_by_others(&current) {
+                tracing::info!(name = current.name_any(), "somebody else writes it now");
+                self.know(making, Known::HandsOff);
+                return Ok(());
+            }
+            let (name, version) = (current.name_any(), current.resource_version());
+            let changed =
+                patch::patch_status(&self.api, &name, version.as_deref(), status.clone()).await;
+            match changed {
+                Ok(changed) => {
+                    self.know(making, Known::Ours(Box::new(changed)));
+                    return Ok(());
+                }
+                Err(error) if patch::is_missing(&error) => {
+                    self.know(making, Known::HandsOff);
+                    return Ok(());
+                }
+                Err(error) if patch::is_conflict(&error) && tries < TRIES => tries += 1,
+                Err(error) => return Err(error),
+            }
+            let found = self.api.get_opt(&name).await?;
+            let same = found.filter(|found| found.uid() == current.uid());
+            self.know(making, same.map_or(Known::HandsOff, |found| Known::Ours(Box::new(found))));
+        }
+    }
+
+    async fn end(&self, making: &Making, end: &End) -> kube::Result<()> {
+        if let End::Completed(volume) = end {
+            match self.of_plugin(making, volume).await {
+                Ok(Some(own)) => return self.leave_to(making, &own).await,
+                Ok(None) => {}
+                // Then there may be two.
+                Err(error) => tracing::debug!("cannot look for it: {}", one_line(&error)),
+            }
+        }
+        let is_known = self.known().contains_key(&making.persistent_volume);
+        if !is_known {
+            self.create(making).await?;
+        }
+        let (phase, message) = match end {
+            End::Completed(_) => (VolumePluginPhase::Completed, None),
+            End::Failed(reason) => (VolumePluginPhase::Failed, Some(shorten(reason.clone()))),
+            End::Canceled(reason) => (VolumePluginPhase::Canceled, Some(shorten(reason.clone()))),
+        };
+        let mut status = ended(&phase, message.as_deref());
+        status["volumeID"] = making.target.as_str().into();
+        if let (End::Completed(_), Some(total)) = (end, self.total(making)) {
+            status["progress"] = json!(VolumePluginProgress {
+                total_bytes: total,
+                bytes_done: total,
+                ..VolumePluginProgress::default()
+            });
+        }
+        self.change(making, status).await
+    }
+
+    /// How many bytes there were to move, if that was told.
+    fn total(&self, making: &Making) -> Option<i64> {
+        match self.known().get(&making.persistent_volume) {
+            Some(Known::Ours(current)) => {
+                let total = current.status.as_ref()?.progress.total_bytes;
+                Some(total).filter(|total| *total > 0)
+            }
+            _ => None,
+        }
+    }
+
+    /// The resource that a plugin has written itself for a volume that it has made.
+    async fn of_plugin(
+        &self,
+        making: &Making,
+        volume: &VolumeId,
+    ) -> kube::Result<Option<VolumePluginRestore>> {
+        let params = ListParams::default().labels(&format!("!{}", label::MANAGED));
+        let is_it = |found: &VolumePluginRestore| is_about(found, &self.backup, making, volume);
+        find(&self.api, params, is_it).await
+    }
+
+    /// Leaves it to a plugin to show how a volume was made.
+    async fn leave_to(&self, making: &Making, own: &VolumePluginRestore) -> kube::Result<()> {
+        let known = self.known().insert(making.persistent_volume.clone(), Known::HandsOff);
+        if let Some(Known::Ours(current)) = known {
+            patch::remove(&self.api, &*current).await?;
+        }
+        let mut owners = own.owner_references().to_vec();
+        if let Some(owner) = &self.owner
+            && !owners.iter().any(|other| other.uid == owner.uid)
+        {
+            owners.push(owner.clone());
+        }
+        let labels = HashMap::from(self.labels());
+        let change = json!({"metadata": {"labels": labels, "ownerReferences": owners}});
+        let version = own.resource_version();
+        patch::patch(&self.api, &own.name_any(), version.as_deref(), change).await.map(drop)
+    }
+}
+
+#[async_trait]
+impl volume::Witness for Witness {
+    async fn began(&self, making: &Making) -> Result<(), String> {
+        self.create(making).await.map_err(|error| one_line(&error))
+    }
+
+    async fn progressed(&self, making: &Making, bytes: Bytes) -> Result<(), String> {
+        let progress = VolumePluginProgress {
+            total_bytes: bytes.total,
+            bytes_done: bytes.done,
+            ..VolumePluginProgress::default()
+        };
+        let changed = self.change(making, json!({ "progress": progress })).await;
+        changed.map_err(|error| one_line(&error))
+    }
+
+    async fn ended(&self, making: &Making, end: &End) -> Result<(), String> {
+        self.end(making, end).await.map_err(|error| one_line(&error))
+    }
+}
+
+/// Ends the resources of a restore that has ended, where that could not be shown before: a server was
+/// killed, and the restore is not taken up again.
+pub(super) async fn close(context: &Context, restore: &Restore) {
+    if let Err(error) = close_open(context, restore).await
+        && !patch::is_missing(&error)
+    {
+        tracing::warn!("VolumePluginRestores may look as if they went on: {}", one_line(&error));
+    }
+}
+
+async fn close_open(context: &Context, restore: &Restore) -> kube::Result<()> {
+    let api: Api<VolumePluginRestore> = context.api();
+    let uid = restore.uid().unwrap_or_default();
+    let selector = format!("{},{}={}", label::MANAGED, label::RESTORE_UID, label::value(&uid));
+    let params = ListParams::default().labels(&selector);
+    let is_open = |found: &VolumePluginRestore| {
+        let phase = found.status.as_ref().and_then(|status| status.phase.as_ref());
+        !phase.is_some_and(VolumePluginPhase::is_terminal) && !is_written_by_others(found)
+    };
+    let status =
+        ended(&VolumePluginPhase::Failed, Some("the restore ended before this was known to end"));
+    let mut params = params.limit(PAGE);
+    for _ in 0..MOST_PAGES {
+        let page = api.list(&params).await?;
+        for open in page.items.iter().filter(|found| is_open(found)) {
+            patch::patch_status_of(&api, open, status.clone()).await?;
+        }
+        match page.metadata.continue_.filter(|more| !more.is_empty()) {
+            Some(more) => params = params.continue_token(&more),
+            None => break,
+        }
+    }
+    Ok(())
+}
+
+/// The status of something that has ended.
+fn ended(phase: &VolumePluginPhase, message: Option<&str>) -> Value {
+    json!({
+        "phase": phase,
+        "message": message,
+        "completionTimestamp": patch::to_the_second(Timestamp::now()),
+    })
+}
+
+/// The first resource that is wanted.
+async fn find(
+    api: &Api<VolumePluginRestore>,
+    params: ListParams,
+    is_wanted: impl Fn(&VolumePluginRestore) -> bool,
+) -> kube::Result<Option<VolumePluginRestore>> {
+    let mut params = params.limit(PAGE);
+    for _ in 0..MOST_PAGES {
+        let page = api.list(&params).await?;
+        if let Some(found) = page.items.into_iter().find(&is_wanted) {
+            return Ok(Some(found));
+        }
+        match page.metadata.continue_.filter(|more| !more.is_empty()) {
+            Some(more) => params = params.continue_token(&more),
+            None => break,
+        }
+    }
+    Ok(None)
+}
+
+/// Whether a resource that a plugin has written is about a volume. Plugins know the volume by their
+/// own word for it; the description of these resources asks for the PersistentVolume.
+fn is_about(found: &VolumePluginRestore, backup: &str, making: &Making, volume: &VolumeId) -> bool {
+    let VolumePluginRestoreSpec { snapshot_id, backup: of, plugin, .. } = &found.spec;
+    let told = found.status.as_ref().map(|status| status.volume_id.as_str()).unwrap_or_default();
+    snapshot_id == making.snapshot.as_str()
+        && of == backup
+        && Name::of_provider(plugin).is_ok_and(|plugin| plugin == making.plugin)
+        && [volume.as_str(), &making.target].contains(&told)
+}
+
+/// Whether somebody else has written to the status of a resource.
+fn is_written_by_others(found: &VolumePluginRestore) -> bool {
+    let entries = found.metadata.managed_fields.iter().flatten();
+    let mut others = entries.filter(|entry| entry.manager.as_deref() != Some(patch::FIELD_MANAGER));
+    others.any(|entry| {
+        let fields = entry.fields_v1.as_ref();
+        fields.is_some_and(|fields| fields.0.get("f:status").is_some())
+    })
+}

@@ -1,0 +1,67 @@
+use serde_json::json;
+
+use super::*;
+
+fn making() -> Making {
+    Making {
+        persistent_volume: "pv-1".into(),
+        target: "velero-clone-1".into(),
+        snapshot: bowline_plugin::SnapshotId::new("snap-1").unwrap(),
+        plugin: "velero.io/disk".parse().unwrap(),
+        began: Timestamp::UNIX_EPOCH,
+    }
+}
+
+#[test]
+fn a_plugins_own_resource_is_known_by_snapshot_backup_plugin_and_volume() {
+    let own = json!({
+        "apiVersion": "velero.io/v1", "kind": "VolumePluginRestore", "metadata": {"name": "x"},
+        "spec": {"snapshotID": "snap-1", "backup": "b", "plugin": "velero.io/disk"},
+        "status": {"phase": "done", "volumeID": "vol-1"},
+    });
+    for (change, expected) in [
+        (json!({}), true),
+        (json!({"spec": {"plugin": "disk"}}), true),
+        (json!({"status": {"volumeID": "velero-clone-1"}}), true),
+        (json!({"status": {"volumeID": "vol-2"}}), false),
+        (json!({"status": {"volumeID": ""}}), false),
+        (json!({"status": null}), false),
+        (json!({"spec": {"snapshotID": "snap-2"}}), false),
+        (json!({"spec": {"backup": "c"}}), false),
+        (json!({"spec": {"plugin": "example.io/disk"}}), false),
+        (json!({"spec": {"plugin": ""}}), false),
+    ] {
+        let mut value = own.clone();
+        for (part, fields) in change.as_object().unwrap() {
+            match fields.as_object() {
+                Some(fields) => {
+                    for (field, text) in fields {
+                        value[part][field] = text.clone();
+                    }
+                }
+                None => value[part] = json!(null),
+            }
+        }
+        let found: VolumePluginRestore = serde_json::from_value(value).unwrap();
+        let volume = VolumeId::new("vol-1").unwrap();
+        assert_eq!(is_about(&found, "b", &making(), &volume), expected, "{change}");
+    }
+}
+
+#[test]
+fn only_who_else_writes_the_status_takes_it_over() {
+    for (manager, fields, expected) in [
+        ("bowline", json!({"f:status": {"f:phase": {}}}), false),
+        ("plugin", json!({"f:status": {"f:phase": {}}}), true),
+        ("kubectl", json!({"f:metadata": {"f:labels": {}}}), false),
+    ] {
+        let found: VolumePluginRestore = serde_json::from_value(json!({
+            "apiVersion": "velero.io/v1", "kind": "VolumePluginRestore",
+            "metadata": {"name": "x", "managedFields": [
+                {"manager": manager, "operation": "Update", "fieldsV1": fields},
+            ]},
+        }))
+        .unwrap();
+        assert_eq!(is_written_by_others(&found), expected, "{manager}");
+    }
+}

@@ -1,0 +1,173 @@
+//! From a VolumeSnapshotLocation to the plugin that it names.
+//!
+//! The plugin gets the location's settings and the path of a private file with the credentials that
+//! the location names. Its answers are timed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use async_trait::async_trait;
+use bowline_api::annotation;
+use bowline_api::snapshot_type::SnapshotType;
+use bowline_api::{VolumeSnapshotLocation, VolumeSnapshotLocationSpec};
+use bowline_engine::snapshotter::{OpenError, Snapshotter, Snapshotters};
+use bowline_plugin::{
+    Class, Config, Item, Kind, Name, Progress, Result, SnapshotId, VolumeId, VolumeInfo,
+    VolumeSnapshotter,
+};
+use bowline_plugin_host::Host;
+use kube::{Api, Client, ResourceExt as _};
+
+use crate::locations::Locations;
+use crate::metrics::{Method, Metrics, Outcome};
+use crate::patch;
+use crate::server::Context;
+use crate::story::one_line;
+
+/// Opens the snapshotters of locations.
+pub struct Opener {
+    client: Client,
+    namespace: String,
+    locations: Arc<Locations>,
+    host: Arc<Host>,
+    metrics: Arc<Metrics>,
+}
+
+impl Opener {
+    /// Opens those of a namespace.
+    pub fn new(
+        client: Client,
+        namespace: &str,
+        locations: Arc<Locations>,
+        host: Arc<Host>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self { client, namespace: namespace.to_owned(), locations, host, metrics }
+    }
+}
+
+#[async_trait]
+impl Snapshotters for Context {
+    async fn open(&self, location: &str) -> std::result::Result<Snapshotter, OpenError> {
+        self.snapshotters.open(location).await
+    }
+}
+
+#[async_trait]
+impl Snapshotters for Opener {
+    async fn open(&self, location: &str) -> std::result::Result<Snapshotter, OpenError> {
+        let failed = |reason: String, is_retryable| OpenError {
+            location: location.to_owned(),
+            reason,
+            is_retryable,
+        };
+        let locations: Api<VolumeSnapshotLocation> =
+            Api::namespaced(self.client.clone(), &self.namespace);
+        let found = locations.get_opt(location).await;
+        let found = found.map_err(|error| failed(one_line(&error), !patch::is_refused(&error)))?;
+        let found = found.ok_or_else(|| failed("it does not exist".to_owned(), false))?;
+        let VolumeSnapshotLocationSpec { provider, .. } = &found.spec;
+        let snapshot_type = type_of(&found).map_err(|reason| failed(reason, false))?;
+        let config = self.locations.snapshotter_config(&found).await;
+        let config = config.map_err(|error| failed(one_line(&error), error.is_retryable()))?;
+        let refused = |error: bowline_plugin::Error| {
+            let is_retryable = matches!(error.class(), Class::Transient | Class::Unclear);
+            failed(error.to_string(), is_retryable)
+        };
+        let kind = self.host.volume_snapshotter_kind(provider);
+        let calls = self.host.volume_snapshotter(provider, config.clone()).await;
+        let (Some(calls), Some((kind, plugin))) = (calls.map_err(refused)?, kind) else {
+            let reason = format!("no plugin for volume snapshots by {provider} is installed");
+            return Err(failed(reason, false));
+        };
+        let metrics = Arc::clone(&self.metrics);
+        let calls = Arc::new(Timed { plugin: calls, name: plugin.clone(), metrics });
+        calls.init(&config).await.map_err(refused)?;
+        Ok(Snapshotter {
+            location: location.to_owned(),
+            plugin,
+            is_v2: kind == Kind::VolumeSnapshotterV2,
+            snapshot_type,
+            calls,
+        })
+    }
+}
+
+/// Whether a location wants its snapshots uploaded, if it says so.
+fn type_of(location: &VolumeSnapshotLocation) -> std::result::Result<Option<SnapshotType>, String> {
+    let annotation = location.annotations().get(annotation::SNAPSHOT_TYPE);
+    let parsed = annotation.map(|text| text.parse::<SnapshotType>()).transpose();
+    parsed.map_err(|error| format!("its annotation {}: {error}", annotation::SNAPSHOT_TYPE))
+}
+
+/// A snapshotter whose answers are timed.
+struct Timed {
+    plugin: Arc<dyn VolumeSnapshotter>,
+    name: Name,
+    metrics: Arc<Metrics>,
+}
+
+impl Timed {
+    async fn time<R>(&self, method: Method, call: impl Future<Output = Result<R>>) -> Result<R> {
+        let began = Instant::now();
+        let answer = call.await;
+        let outcome = Outcome::of(&answer);
+        self.metrics.plugin_called(&self.name, method, outcome, began.elapsed());
+        answer
+    }
+}
+
+#[async_trait]
+impl VolumeSnapshotter for Timed {
+    async fn init(&self, config: &Config) -> Result<()> {
+        self.time(Method::Init, self.plugin.init(config)).await
+    }
+
+    async fn get_volume_id(&self, persistent_volume: &Item) -> Result<Option<VolumeId>> {
+        self.time(Method::GetVolumeID, self.plugin.get_volume_id(persistent_volume)).await
+    }
+
+    async fn set_volume_id(&self, persistent_volume: &Item, volume: &VolumeId) -> Result<Item> {
+        self.time(Method::SetVolumeID, self.plugin.set_volume_id(persistent_volume, volume)).await
+    }
+
+    async fn get_volume_info(&self, volume: &VolumeId, zone: &str) -> Result<VolumeInfo> {
+        self.time(Method::GetVolumeInfo, self.plugin.get_volume_info(volume, zone)).await
+    }
+
+    async fn create_snapshot(
+        &self,
+        volume: &VolumeId,
+        zone: &str,
+        tags: &BTreeMap<String, String>,
+    ) -> Result<SnapshotId> {
+        self.time(Method::CreateSnapshot, self.plugin.create_snapshot(volume, zone, tags)).await
+    }
+
+    async fn create_volume_from_snapshot(
+        &self,
+        snapshot: &SnapshotId,
+        info: &VolumeInfo,
+        zone: &str,
+    ) -> Result<VolumeId> {
+        let call = self.plugin.create_volume_from_snapshot(snapshot, info, zone);
+        self.time(Method::CreateVolumeFromSnapshot, call).await
+    }
+
+    async fn delete_snapshot(&self, snapshot: &SnapshotId) -> Result<()> {
+        self.time(Method::DeleteSnapshot, self.plugin.delete_snapshot(snapshot)).await
+    }
+
+    async fn progress(&self, snapshot: &SnapshotId) -> Result<Progress> {
+        self.time(Method::Progress, self.plugin.progress(snapshot)).await
+    }
+
+    async fn cancel(&self, snapshot: &SnapshotId) -> Result<()> {
+        self.time(Method::Cancel, self.plugin.cancel(snapshot)).await
+    }
+
+    async fn upload_snapshot(&self, snapshot: &SnapshotId) -> Result<()> {
+        self.time(Method::UploadSnapshot, self.plugin.upload_snapshot(snapshot)).await
+    }
+}

@@ -1,0 +1,479 @@
+//! Backups that are deleted with all that belongs to them, on a real API server, in real buckets and with
+//! snapshots of a real plugin.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bowline_api::{
+    Backup, BackupPhase, BackupStorageLocation, DeleteBackupRequest, PodVolumeBackup, Restore,
+    VolumePluginBackup, VolumeSnapshotLocation,
+};
+use bowline_store::file::{Results, Snapshot};
+use bowline_store::{BackupFile, BackupName, BackupStore, Key};
+use bowline_testbed::apply::apply;
+use bytes::Bytes;
+use http::{Method, Uri};
+use kube::ResourceExt as _;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::backup::{application, pod, take};
+use crate::bed::{LIMIT, World, filesystem_spec, is_unavailable};
+use crate::fault;
+use crate::operations::{Trial, is_over, is_waiting, phase};
+
+fn name(text: &str) -> BackupName {
+    text.parse().unwrap()
+}
+
+/// Asks for a backup to be deleted.
+async fn request(world: &World, request: &str, backup: &str) {
+    let object = json!({"metadata": {"name": request}, "spec": {"backupName": backup}});
+    world.create::<DeleteBackupRequest>(object).await;
+}
+
+fn is_processed(request: &DeleteBackupRequest) -> bool {
+    let phase = request.status.as_ref().and_then(|status| status.phase.as_ref());
+    phase.is_some_and(|phase| phase.to_string() == "Processed")
+}
+
+/// Asks for a backup to be deleted, and why it could not be.
+async fn refused(world: &World, name: &str, backup: &str) -> Vec<String> {
+    request(world, name, backup).await;
+    world.until(name, is_processed).await.status.unwrap().errors
+}
+
+/// Asks for a backup to be deleted, and waits until it is gone.
+async fn deleted(world: &World, name: &str, backup: &str) {
+    request(world, name, backup).await;
+    world.until_gone::<Backup>(backup).await;
+    world.until_gone::<DeleteBackupRequest>(name).await;
+}
+
+async fn in_bucket(store: &BackupStore) -> Vec<String> {
+    store.list().await.unwrap().backups.iter().map(ToString::to_string).collect()
+}
+
+/// What the record of a backup says.
+async fn recorded(store: &BackupStore, backup: &str) -> Option<BackupPhase> {
+    store.backup(&name(backup)).await.unwrap()?.status?.phase
+}
+
+async fn phase_of(world: &World, backup: &str) -> String {
+    phase(&world.api::<Backup>().get(backup).await.unwrap())
+}
+
+async fn put_record(store: &BackupStore, record: &Value) {
+    let name = name(record["metadata"]["name"].as_str().unwrap());
+    let content = Box::pin(futures::stream::iter([Ok(Bytes::from(record.to_string()))]));
+    store.put_stream(&Key::Backup(name, BackupFile::Record), content).await.unwrap();
+}
+
+fn record(name: &str, phase: &str, began: &str) -> Value {
+    json!({
+        "apiVersion": "velero.io/v1",
+        "kind": "Backup",
+        "metadata": {"name": name, "namespace": "elsewhere", "uid": "their-uid"},
+        "spec": {"storageLocation": "theirs"},
+        "status": {"phase": phase, "startTimestamp": began, "expiration": "2100-01-01T00:00:00Z"},
+    })
+}
+
+/// A world with fixture plugins and a backup of an application.
+async fn backed_up(space: &str) -> (World, BackupStore) {
+    let mut world = World::idle(space).await;
+    world.install_fixture().await;
+    world.run(world.options());
+    let store = world.filesystem_location("default").await;
+    let app = format!("{space}-app");
+    application(&world.client, &app).await;
+    let status = take(&world, "b", json!({"includedNamespaces": [app]})).await;
+    assert_eq!(status.phase, Some(BackupPhase::Completed), "{status:?}");
+    (world, store)
+}
+
+/// The folder of a snapshot location.
+fn shelf(world: &World, location: &str) -> PathBuf {
+    world.path("root").join("shelves").join(location)
+}
+
+/// A location whose snapshots are taken by a snapshotter of the fixture.
+async fn snapshot_location(world: &World, location: &str, snapshotter: &str) {
+    let root = shelf(world, location);
+    let spec =
+        json!({"provider": format!("fixture.bowline.io/{snapshotter}"), "config": {"root": root}});
+    let object = json!({"metadata": {"name": location}, "spec": spec});
+    world.create::<VolumeSnapshotLocation>(object).await;
+}
+
+/// Puts a snapshot where its plugin would have, and returns it as a backup names it.
+fn snapshot(world: &World, location: &str, id: &str) -> Snapshot {
+    let folder = shelf(world, location).join("snapshots").join(id);
+    std::fs::create_dir_all(folder.join("data")).unwrap();
+    std::fs::write(folder.join("tags.json"), "{}").unwrap();
+    serde_json::from_value(json!({
+        "spec": {"backupName": "b", "location": location, "persistentVolumeName": "pv"},
+        "status": {"providerSnapshotID": id, "phase": "Completed"},
+    }))
+    .unwrap()
+}
+
+fn is_on_shelf(world: &World, location: &str, id: &str) -> bool {
+    shelf(world, location).join("snapshots").join(id).exists()
+}
+
+#[tokio::test]
+async fn a_backup_goes_with_its_files_and_restores_and_leaves_others_alone() {
+    let world = World::start("deletion-whole").await;
+    let store = world.s3_location("default").await;
+    application(&world.client, "deletion-whole-app").await;
+    for backup in ["b", "other"] {
+        take(&world, backup, json!({"includedNamespaces": ["deletion-whole-app"]})).await;
+        let mapping = json!({"deletion-whole-app": format!("deletion-whole-{backup}")});
+        let spec = json!({"backupName": backup, "namespaceMapping": mapping});
+        let object = json!({"metadata": {"name": format!("of-{backup}")}, "spec": spec});
+        world.create::<Restore>(object).await;
+        world.until::<Restore>(&format!("of-{backup}"), is_over).await;
+        let report = json!({
+            "metadata": {"name": format!("report-{backup}")},
+            "spec": {"backup": backup, "plugin": "example.io/p", "volume": "pv"},
+        });
+        world.create::<VolumePluginBackup>(report).await;
+    }
+    // Who asks twice is told once.
+    request(&world, "again", "b").await;
+    deleted(&world, "request", "b").await;
+    world.until_gone::<DeleteBackupRequest>("again").await;
+
+    assert_eq!(in_bucket(&store).await, ["other"]);
+    assert!(world.api::<Restore>().get_opt("of-b").await.unwrap().is_none());
+    let results = store.get_of_restore::<Results>(&"of-b".parse().unwrap()).await.unwrap();
+    assert_eq!(results, None);
+    assert!(world.api::<VolumePluginBackup>().get_opt("report-b").await.unwrap().is_none());
+    assert_eq!(recorded(&store, "other").await, Some(BackupPhase::Completed));
+    assert_eq!(phase_of(&world, "other").await, "Completed");
+    world.until::<Restore>("of-other", is_over).await;
+    world.until::<VolumePluginBackup>("report-other", |_| true).await;
+    let results = store.get_of_restore::<Results>(&"of-other".parse().unwrap()).await.unwrap();
+    assert!(results.is_some());
+}
+
+#[tokio::test]
+async fn snapshots_go_with_their_backup() {
+    let (world, store) = backed_up("deletion-snapshots").await;
+    for (location, snapshotter) in [("one", "vs-v1"), ("two", "vs-v2")] {
+        snapshot_location(&world, location, snapshotter).await;
+    }
+    let mut snapshots: Vec<Snapshot> =
+        (0..20).map(|number| snapshot(&world, "one", &format!("s{number}"))).collect();
+    snapshots.push(snapshot(&world, "two", "s0"));
+    // It was never taken, so there is nothing to ask for.
+    let mut failed = snapshot(&world, "two", "of-another");
+    failed.status.provider_snapshot_id = String::new();
+    snapshots.push(failed);
+    store.put(&name("b"), &snapshots).await.unwrap();
+    deleted(&world, "request", "b").await;
+    for number in 0..20 {
+        assert!(!is_on_shelf(&world, "one", &format!("s{number}")), "{number}");
+    }
+    assert!(!is_on_shelf(&world, "two", "s0"));
+    assert!(is_on_shelf(&world, "two", "of-another"));
+    assert_eq!(in_bucket(&store).await, [""; 0]);
+}
+
+#[tokio::test]
+async fn without_a_snapshot_location_nothing_is_touched_and_with_it_all_goes() {
+    let (world, store) = backed_up("deletion-location").await;
+    snapshot_location(&world, "known", "vs-v1").await;
+    snapshot_location(&world, "strange", "not-installed").await;
+    let snapshots = ["known", "missing", "strange"].map(|at| snapshot(&world, at, "s1")).to_vec();
+    store.put(&name("b"), &snapshots).await.unwrap();
+    let errors = refused(&world, "first", "b").await;
+    assert_eq!(errors.len(), 2, "{errors:?}");
+    let prefix = "backup deletion failed: error getting volume snapshotter for location";
+    assert!(errors[0].starts_with(&format!("{prefix} \"missing\": ")), "{errors:?}");
+    assert!(errors[0].contains("it does not exist") && errors[0].ends_with("left: s1"));
+    assert!(errors[1].starts_with(&format!("{prefix} \"strange\": ")), "{errors:?}");
+    assert!(
+        errors[1].contains("no plugin for volume snapshots by fixture.bowline.io/not-installed")
+    );
+    for location in ["known", "missing", "strange"] {
+        assert!(is_on_shelf(&world, location, "s1"), "{location}");
+    }
+    assert_eq!(phase_of(&world, "b").await, "Completed");
+    assert_eq!(recorded(&store, "b").await, Some(BackupPhase::Completed));
+
+    snapshot_location(&world, "missing", "vs-v2").await;
+    let provider = json!({"spec": {"provider": "fixture.bowline.io/vs-v1"}});
+    world.patch::<VolumeSnapshotLocation>("strange", provider).await;
+    deleted(&world, "second", "b").await;
+    world.until_gone::<DeleteBackupRequest>("first").await;
+    for location in ["known", "missing", "strange"] {
+        assert!(!is_on_shelf(&world, location, "s1"), "{location}");
+    }
+    assert_eq!(in_bucket(&store).await, [""; 0]);
+}
+
+#[tokio::test]
+async fn a_snapshot_that_cannot_be_deleted_keeps_its_record_until_it_can() {
+    let (world, store) = backed_up("deletion-stuck").await;
+    snapshot_location(&world, "one", "vs-v1").await;
+    let snapshots = ["good", "stuck"].map(|id| snapshot(&world, "one", id)).to_vec();
+    store.put(&name("b"), &snapshots).await.unwrap();
+    // The plugin expects a folder.
+    let stuck = shelf(&world, "one").join("snapshots/stuck");
+    std::fs::remove_dir_all(&stuck).unwrap();
+    std::fs::write(&stuck, "").unwrap();
+
+    let errors = refused(&world, "first", "b").await;
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    assert!(errors[0].starts_with("error deleting snapshot stuck: "), "{errors:?}");
+    assert!(!is_on_shelf(&world, "one", "good"));
+    assert_eq!(phase_of(&world, "b").await, "Deleting");
+    assert_eq!(recorded(&store, "b").await, Some(BackupPhase::Deleting));
+    let named: Vec<Snapshot> = store.get(&name("b")).await.unwrap().unwrap();
+    assert_eq!(named.len(), 2);
+
+    std::fs::remove_file(&stuck).unwrap();
+    deleted(&world, "second", "b").await;
+    assert_eq!(in_bucket(&store).await, [""; 0]);
+}
+
+#[tokio::test]
+async fn a_bucket_out_of_reach_is_told_and_costs_nothing() {
+    let hour = Duration::from_hours(1);
+    let world = World::start_with("deletion-away", |options| {
+        options.store_validation_frequency = hour;
+        options.backup_sync_period = hour;
+    })
+    .await;
+    let store = world.filesystem_location("default").await;
+    application(&world.client, "deletion-away-app").await;
+    take(&world, "b", json!({"includedNamespaces": ["deletion-away-app"]})).await;
+    // As if what holds the folder were not mounted.
+    let (here, away) = (world.path("root").join("default"), world.path("root").join("away"));
+    std::fs::rename(&here, &away).unwrap();
+    let errors = refused(&world, "first", "b").await;
+    assert!(errors[0].starts_with("backup deletion failed: error getting"), "{errors:?}");
+    assert_eq!(phase_of(&world, "b").await, "Completed");
+    std::fs::rename(&away, &here).unwrap();
+    assert_eq!(recorded(&store, "b").await, Some(BackupPhase::Completed));
+    deleted(&world, "second", "b").await;
+    assert_eq!(in_bucket(&store).await, [""; 0]);
+}
+
+#[tokio::test]
+async fn copies_that_this_version_cannot_delete_keep_their_record() {
+    let (world, store) = backed_up("deletion-copies").await;
+    let copies: Vec<PodVolumeBackup> = serde_json::from_value(json!([{
+        "apiVersion": "velero.io/v1",
+        "kind": "PodVolumeBackup",
+        "metadata": {"name": "copy-1"},
+        "spec": {
+            "node": "n", "pod": {}, "volume": "v", "repoIdentifier": "",
+            "backupStorageLocation": "default",
+        },
+        "status": {"phase": "Completed", "snapshotID": "k1"},
+    }]))
+    .unwrap();
+    store.put(&name("b"), &copies).await.unwrap();
+    let errors = refused(&world, "first", "b").await;
+    assert_eq!(errors.len(), 1);
+    assert!(errors[0].contains("PodVolumeBackups") && errors[0].contains("copy-1"), "{errors:?}");
+    assert_eq!(phase_of(&world, "b").await, "Completed");
+    assert_eq!(recorded(&store, "b").await, Some(BackupPhase::Completed));
+}
+
+#[tokio::test]
+async fn a_backup_that_runs_is_stopped_and_then_deleted() {
+    let trial = Trial::start("deletion-running").await;
+    trial.add_claim("sdk", "sdk", "operation=600000").await;
+    let backup = trial.back_up("b", json!({})).await;
+    trial.world.until::<Backup>("b", is_waiting).await;
+    let operations = trial.operations(&backup).await;
+    deleted(&trial.world, "request", "b").await;
+    assert!(trial.was_told_to_stop("sdk", &operations["sdk"]), "{operations:?}");
+    assert_eq!(in_bucket(&trial.store).await, [""; 0]);
+    trial.until_forgotten().await;
+}
+
+#[tokio::test]
+async fn plugins_are_shown_the_items_and_one_that_fails_keeps_the_archive() {
+    let mut world = World::idle("deletion-items").await;
+    world.install_sets().await;
+    world.run(world.options());
+    let store = world.filesystem_location("default").await;
+    let app = "app-deletion-items";
+    application(&world.client, app).await;
+    for name in ["one", "two"] {
+        apply(&world.client, pod(app, name, "")).await.unwrap();
+    }
+    let spec = json!({"includedNamespaces": [app]});
+    let status = take(&world, "b", spec).await;
+    assert_eq!(status.phase, Some(BackupPhase::Completed), "{status:?}");
+    // Where this set notes what it is shown, nothing can be written.
+    let note = world.path("sdk").join("deleted");
+    std::fs::create_dir(&note).unwrap();
+    let errors = refused(&world, "first", "b").await;
+    assert_eq!(errors.len(), 2, "{errors:?}");
+    for (error, name) in errors.iter().zip(["one", "two"]) {
+        let expected =
+            format!("pods/{app}/{name}: the delete item action sdk.bowline.io/dia failed: ");
+        assert!(error.starts_with(&expected), "{error}");
+    }
+    assert_eq!(recorded(&store, "b").await, Some(BackupPhase::Deleting));
+    assert!(store.contents(&name("b")).await.unwrap().is_some());
+
+    std::fs::remove_dir(&note).unwrap();
+    deleted(&world, "second", "b").await;
+    let pods = ["one", "two"].map(|name| format!("Pod/{app}/{name}"));
+    for (set, times) in [("go", 2), ("sdk", 1)] {
+        let shown = std::fs::read_to_string(world.path(set).join("deleted")).unwrap();
+        let shown: Vec<&str> = shown.lines().collect();
+        assert_eq!(shown, vec![&pods; times].into_iter().flatten().collect::<Vec<_>>(), "{set}");
+    }
+    assert_eq!(in_bucket(&store).await, [""; 0]);
+}
+
+#[tokio::test]
+async fn requests_that_cannot_be_fulfilled_are_answered_in_veleros_words() {
+    let world = World::start("deletion-words").await;
+    world.filesystem_location("default").await;
+    world.filesystem_location("closed").await;
+    let read_only = json!({"spec": {"accessMode": "ReadOnly"}});
+    world.patch::<BackupStorageLocation>("closed", read_only).await;
+    world.location("away", filesystem_spec("missing")).await;
+    world.until("away", is_unavailable).await;
+    for location in ["closed", "away", "gone"] {
+        let backup = json!({
+            "metadata": {"name": format!("in-{location}")},
+            "spec": {"storageLocation": location},
+            "status": {"phase": "Completed"},
+        });
+        world.create::<Backup>(backup).await;
+    }
+    let cannot = "cannot delete backup because backup storage location";
+    for (number, (backup, expected)) in [
+        ("", "spec.backupName is required".to_owned()),
+        ("none", "backup not found".to_owned()),
+        ("../restores", "backup not found".to_owned()),
+        ("in-gone", "backup storage location gone not found".to_owned()),
+        ("in-closed", format!("{cannot} closed is currently in read-only mode")),
+        ("in-away", format!("{cannot} away is currently in Unavailable state")),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let errors = refused(&world, &format!("request-{number}"), backup).await;
+        assert_eq!(errors, [format!("backup deletion failed: {expected}")]);
+    }
+    for location in ["closed", "away", "gone"] {
+        assert_eq!(phase_of(&world, &format!("in-{location}")).await, "Completed");
+    }
+    // What was refused before it began has nothing anywhere.
+    let status = take(&world, "wrong", json!({"storageLocation": "gone"})).await;
+    assert_eq!(status.phase, Some(BackupPhase::FailedValidation), "{status:?}");
+    deleted(&world, "wrong", "wrong").await;
+}
+
+#[tokio::test]
+async fn what_a_server_left_undone_is_done_by_the_next() {
+    let mut world = World::idle("deletion-resumed").await;
+    let store = world.filesystem_store("l").await;
+    let began = "2026-01-02T03:04:05Z";
+    let mut requests = Vec::new();
+    for backup in ["left", "reborn"] {
+        put_record(&store, &record(backup, "Completed", began)).await;
+        let object = json!({
+            "metadata": {"name": backup, "labels": {"velero.io/storage-location": "l"}},
+            "spec": {"storageLocation": "l"},
+            "status": {"phase": "Completed", "startTimestamp": began},
+        });
+        requests.push((backup, world.create::<Backup>(object).await.uid().unwrap()));
+    }
+    // This one was made for a Backup that is gone; another has its name by now.
+    requests[1].1 = "of-the-old-one".to_owned();
+    // Of this one the files are gone already.
+    let object = json!({
+        "metadata": {"name": "bare"},
+        "spec": {"storageLocation": "l"},
+        "status": {"phase": "Deleting", "startTimestamp": began},
+    });
+    requests.push(("bare", world.create::<Backup>(object).await.uid().unwrap()));
+    requests.push(("gone", "u".to_owned()));
+    for (backup, uid) in &requests {
+        world
+            .create::<DeleteBackupRequest>(json!({
+                "metadata": {"name": backup, "labels": {"velero.io/backup-uid": uid}},
+                "spec": {"backupName": backup},
+                "status": {"phase": "InProgress"},
+            }))
+            .await;
+    }
+    world.location("l", filesystem_spec("l")).await;
+    world.patch::<BackupStorageLocation>("l", json!({"status": {"phase": "Available"}})).await;
+    world.run(world.options());
+    for backup in ["left", "bare"] {
+        world.until_gone::<Backup>(backup).await;
+    }
+    for (request, _) in &requests {
+        world.until_gone::<DeleteBackupRequest>(request).await;
+    }
+    assert_eq!(in_bucket(&store).await, ["reborn"]);
+    assert_eq!(phase_of(&world, "reborn").await, "Completed");
+}
+
+#[tokio::test]
+async fn a_server_that_ends_after_the_files_are_gone_leaves_a_backup_that_says_so() {
+    let mut world = World::idle("deletion-ended").await;
+    let fails =
+        |method: &Method, uri: &Uri| *method == Method::DELETE && uri.path().contains("/backups/");
+    world.run_through(world.options(), move |client| fault::client(client, fails));
+    let store = world.filesystem_location("default").await;
+    application(&world.client, "deletion-ended-app").await;
+    take(&world, "b", json!({"includedNamespaces": ["deletion-ended-app"]})).await;
+    request(&world, "request", "b").await;
+    let deadline = Instant::now() + LIMIT;
+    while !in_bucket(&store).await.is_empty() {
+        assert!(Instant::now() < deadline, "the files are still there");
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
+    world.end().await.unwrap();
+    assert_eq!(phase_of(&world, "b").await, "Deleting");
+    let left = world.api::<DeleteBackupRequest>().get("request").await.unwrap();
+    assert_eq!(left.status.as_ref().unwrap().phase.as_ref().unwrap().to_string(), "InProgress");
+    let uid = world.api::<Backup>().get("b").await.unwrap().uid().unwrap();
+    assert_eq!(left.labels()["velero.io/backup-uid"], uid);
+    world.run(world.options());
+    world.until_gone::<Backup>("b").await;
+    world.until_gone::<DeleteBackupRequest>("request").await;
+}
+
+#[tokio::test]
+async fn what_another_cluster_left_half_deleted_is_taken_in_and_finished() {
+    let world = World::start("deletion-half").await;
+    let store = world.filesystem_location("l").await;
+    put_record(&store, &record("half", "Deleting", "2026-01-02T03:04:05Z")).await;
+    world.until::<Backup>("half", |backup| phase(backup) == "Deleting").await;
+    deleted(&world, "request", "half").await;
+    assert_eq!(in_bucket(&store).await, [""; 0]);
+}
+
+#[tokio::test]
+async fn another_backup_of_the_same_name_in_the_bucket_stays() {
+    let world = World::start("deletion-name").await;
+    let store = world.filesystem_location("l").await;
+    let failed = json!({
+        "metadata": {"name": "b"},
+        "spec": {"storageLocation": "l"},
+        "status": {"phase": "Failed", "startTimestamp": "2026-01-02T00:00:00Z"},
+    });
+    let failed = world.create::<Backup>(failed).await;
+    put_record(&store, &record("b", "Completed", "2026-01-01T00:00:00Z")).await;
+    request(&world, "request", "b").await;
+    // The other one takes its place in the cluster.
+    let other = world.until::<Backup>("b", |backup| backup.uid() != failed.uid()).await;
+    assert_eq!(phase(&other), "Completed");
+    world.until_gone::<DeleteBackupRequest>("request").await;
+    assert_eq!(recorded(&store, "b").await, Some(BackupPhase::Completed));
+}

@@ -1,0 +1,329 @@
+//! Snapshots of volumes by real plugins: Velero's framework in Go (version 1), our SDK (versions 1 and
+//! 2). What they are told is in `plugins/fixture/README.md`.
+
+use std::path::PathBuf;
+
+use bowline_api::{Backup, BackupPhase, VolumePluginBackup, VolumeSnapshotLocation};
+use bowline_store::file::{
+    BackupVolumeInfo, Method, Outcome, Own, Results, Snapshot, SnapshotPhase,
+};
+use bowline_store::{BackupName, BackupStore};
+use bowline_testbed::apply::apply;
+use kube::ResourceExt as _;
+use kube::api::ListParams;
+use serde_json::{Value, json};
+
+use crate::bed::{LIMIT, World};
+use crate::operations::{is_over, is_waiting, phase};
+
+/// A server with plugins, locations and volumes.
+struct Trial {
+    world: World,
+    store: BackupStore,
+    /// The set whose plugin takes snapshots.
+    set: &'static str,
+}
+
+impl Trial {
+    async fn start(name: &str, set: &'static str) -> Self {
+        let mut world = World::idle(name).await;
+        world.install_sets().await;
+        world.run(Self::options(&world));
+        let store = world.filesystem_location("default").await;
+        Self { world, store, set }
+    }
+
+    fn options(world: &World) -> bowline_server::Options {
+        bowline_server::Options {
+            item_operation_sync_frequency: std::time::Duration::from_secs(1),
+            ..world.options()
+        }
+    }
+
+    /// The folder of volumes and snapshots.
+    fn root(&self) -> PathBuf {
+        self.world.path("volumes-root")
+    }
+
+    /// A VolumeSnapshotLocation of a plugin, with settings besides.
+    async fn location(&self, name: &str, plugin: &str, settings: Value) {
+        let mut config = json!({"root": self.root()});
+        for (key, value) in settings.as_object().unwrap() {
+            config[key] = value.clone();
+        }
+        let spec =
+            json!({"provider": format!("{}.bowline.io/{plugin}", self.set), "config": config});
+        self.world
+            .create::<VolumeSnapshotLocation>(json!({"metadata": {"name": name}, "spec": spec}))
+            .await;
+    }
+
+    /// A volume with a file in it.
+    async fn volume(&self, id: &str) -> String {
+        let folder = self.root().join("volumes").join(id);
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("file"), id.repeat(1000)).unwrap();
+        self.volume_object(id).await
+    }
+
+    /// A PersistentVolume, with nothing behind it.
+    async fn volume_object(&self, id: &str) -> String {
+        let name = format!("{}-{id}", self.world.namespace);
+        let object = json!({
+            "apiVersion": "v1", "kind": "PersistentVolume",
+            "metadata": {"name": name, "labels": {"of": self.world.namespace}},
+            "spec": {
+                "capacity": {"storage": "1Gi"},
+                "accessModes": ["ReadWriteOnce"],
+                "persistentVolumeReclaimPolicy": "Retain",
+                "csi": {"driver": "fixture.bowline.io", "volumeHandle": id},
+            },
+        });
+        apply(&self.world.client, object).await.unwrap();
+        name
+    }
+
+    async fn back_up(&self, name: &str, annotations: Value) {
+        let spec = json!({
+            "includedResources": ["persistentvolumes"], "includeClusterResources": true,
+            "labelSelector": {"matchLabels": {"of": self.world.namespace}},
+        });
+        let metadata = json!({"name": name, "annotations": annotations});
+        self.world.create::<Backup>(json!({"metadata": metadata, "spec": spec})).await;
+    }
+
+    async fn ended(&self, name: &str) -> Backup {
+        self.world.until(name, is_over::<Backup>).await
+    }
+
+    async fn get<T>(&self, name: &str) -> T
+    where
+        T: bowline_store::file::BackupContent
+            + serde::de::DeserializeOwned
+            + Default
+            + Send
+            + 'static,
+    {
+        self.store.get::<T>(&BackupName::new(name).unwrap()).await.unwrap().unwrap()
+    }
+
+    /// The VolumePluginBackups of a backup.
+    async fn resources(&self, backup: &str) -> Vec<VolumePluginBackup> {
+        let all =
+            self.world.api::<VolumePluginBackup>().list(&ListParams::default()).await.unwrap();
+        all.items.into_iter().filter(|one| one.spec.backup == backup).collect()
+    }
+
+    /// What snapshotters of our SDK were called for, in order: call and object.
+    fn calls(&self) -> Vec<(String, String)> {
+        let calls = std::fs::read_to_string(self.world.path(self.set).join("calls"));
+        let calls = calls.unwrap_or_default();
+        let of_snapshotters = calls.lines().filter(|line| line.split(' ').nth(1) == Some("vs"));
+        let words = of_snapshotters.map(|line| line.split(' ').collect::<Vec<_>>());
+        words.map(|words| (words[2].to_owned(), words[4].to_owned())).collect()
+    }
+
+    fn called(&self, call: &str) -> usize {
+        self.calls().iter().filter(|(called, _)| called == call).count()
+    }
+
+    fn snapshots_at_plugin(&self) -> Vec<String> {
+        let Ok(entries) = std::fs::read_dir(self.root().join("snapshots")) else {
+            return Vec::new();
+        };
+        entries.map(|entry| entry.unwrap().file_name().display().to_string()).collect()
+    }
+}
+
+fn status_phase(resource: &VolumePluginBackup) -> String {
+    let status = resource.status.as_ref().unwrap();
+    status.phase.as_ref().unwrap().to_string()
+}
+
+/// One suite for all: Velero's framework and our SDK, in both versions.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_kind_of_snapshotter_takes_snapshots_and_each_is_shown() {
+    for (set, plugin, uploads) in
+        [("go", "vs-v1", false), ("sdk", "vs-v1", false), ("sdk", "vs-v2", true)]
+    {
+        let name = format!("volumes-{set}-{plugin}");
+        let trial = Trial::start(&name, set).await;
+        trial.location("snaps", plugin, json!({})).await;
+        let volumes = [trial.volume("one").await, trial.volume("two-fast").await];
+        trial.back_up("b", json!({})).await;
+        let backup = trial.ended("b").await;
+        let results: Results = trial.get("b").await;
+        let status = backup.status.clone().unwrap();
+        assert_eq!(status.phase, Some(BackupPhase::Completed), "{name}: {results:?}");
+        assert_eq!((status.volume_snapshots_attempted, status.volume_snapshots_completed), (2, 2));
+        assert_eq!(status.backup_item_operations_attempted, 0, "{name}: those are of items");
+
+        let snapshots: Vec<Snapshot> = trial.get("b").await;
+        assert_eq!(snapshots.len(), 2, "{name}");
+        for (snapshot, volume) in snapshots.iter().zip(&volumes) {
+            let fast = volume.ends_with("-fast");
+            assert_eq!(snapshot.spec.backup_uid, backup.uid().unwrap());
+            assert_eq!(snapshot.spec.location, "snaps");
+            assert_eq!(&snapshot.spec.persistent_volume_name, volume);
+            assert_eq!(snapshot.spec.volume_type, "fixture");
+            assert_eq!(snapshot.spec.volume_iops, fast.then_some(100));
+            assert_eq!(snapshot.status.phase, Some(SnapshotPhase::Completed));
+            let id = &snapshot.status.provider_snapshot_id;
+            assert!(trial.snapshots_at_plugin().contains(id), "{name}: {id}");
+            let is_uploaded = trial.root().join("uploaded").join(id).is_dir();
+            assert_eq!(is_uploaded, uploads, "{name}: {id}");
+        }
+        let infos: Vec<BackupVolumeInfo> = trial.get("b").await;
+        for info in &infos {
+            assert_eq!(info.backup_method, Some(Method::NativeSnapshot), "{name}");
+            assert_eq!(info.result, Some(Outcome::Succeeded), "{name}");
+            assert!(!info.skipped, "{name}");
+        }
+        let shown = trial.resources("b").await;
+        assert_eq!(shown.len(), 2, "{name}");
+        for resource in &shown {
+            let id = &resource.status.as_ref().unwrap().snapshot_id;
+            assert_eq!(&resource.name_any(), id, "{name}: it can be called so");
+            assert_eq!(status_phase(resource), "Completed", "{name}: {resource:?}");
+            assert_eq!(resource.spec.plugin, format!("{set}.bowline.io/{plugin}"));
+            let progress = &resource.status.as_ref().unwrap().progress;
+            assert_eq!(progress.bytes_done, progress.total_bytes, "{name}");
+            assert_eq!(progress.total_bytes > 0, uploads, "{name}");
+        }
+        let kept: Vec<VolumePluginBackup> = trial.get("b").await;
+        assert_eq!(kept.len(), 2, "{name}");
+        assert!(kept.iter().all(|one| status_phase(one) == "Completed"), "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_waits_for_its_uploads_and_goes_on_with_them_after_a_restart() {
+    let mut trial = Trial::start("volumes-restart", "sdk").await;
+    let slow = json!({"create-ms": "300", "upload-ms": "4000"});
+    trial.location("snaps", "vs-v2", slow).await;
+    trial.volume("one").await;
+    trial.back_up("b", json!({})).await;
+    trial.world.until("b", is_waiting::<Backup>).await;
+    let deadline = tokio::time::Instant::now() + LIMIT;
+    while trial.called("upload-snapshot") == 0 {
+        assert!(tokio::time::Instant::now() < deadline, "no upload begins: {:?}", trial.calls());
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    trial.world.end().await.unwrap();
+    let backup = trial.world.api::<Backup>().get("b").await.unwrap();
+    assert!(is_waiting(&backup), "{}", phase(&backup));
+    assert_eq!(trial.called("snapshot-uploaded"), 0);
+    let options = Trial::options(&trial.world);
+    trial.world.run(options);
+    let backup = trial.ended("b").await;
+    assert_eq!(phase(&backup), "Completed");
+    assert_eq!(trial.called("create-snapshot"), 1, "{:?}", trial.calls());
+    assert_eq!(trial.called("upload-snapshot"), 2, "it is asked for again, which is harmless");
+    let own: Own = trial.get("b").await;
+    assert_eq!(own.volume_operations.len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whether_snapshots_are_uploaded_is_said_by_the_backup_then_the_location_then_the_server() {
+    let trial = Trial::start("volumes-types", "sdk").await;
+    trial.location("snaps", "vs-v2", json!({})).await;
+    trial.volume("one").await;
+    let key = bowline_api::annotation::SNAPSHOT_TYPE;
+    let local = json!({key: "local"});
+    trial.back_up("by-backup", local.clone()).await;
+    assert_eq!(phase(&trial.ended("by-backup").await), "Completed");
+    assert_eq!(trial.called("upload-snapshot"), 0);
+
+    let marked = json!({"metadata": {"annotations": local}});
+    trial.world.patch::<VolumeSnapshotLocation>("snaps", marked).await;
+    trial.back_up("by-location", json!({})).await;
+    assert_eq!(phase(&trial.ended("by-location").await), "Completed");
+    assert_eq!(trial.called("upload-snapshot"), 0);
+
+    trial.back_up("against-location", json!({key: "cloud"})).await;
+    assert_eq!(phase(&trial.ended("against-location").await), "Completed");
+    assert_eq!(trial.called("upload-snapshot"), 1);
+
+    trial.back_up("nonsense", json!({key: "tape"})).await;
+    let backup = trial.ended("nonsense").await;
+    assert_eq!(phase(&backup), "FailedValidation");
+    let told = backup.status.unwrap().validation_errors.join("; ");
+    assert!(told.contains("`auto`, `cloud` or `local`"), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cloud_says_so_where_a_plugin_has_no_upload_stage() {
+    let trial = Trial::start("volumes-cloud", "go").await;
+    trial.location("snaps", "vs-v1", json!({})).await;
+    trial.volume("one").await;
+    trial.back_up("b", json!({bowline_api::annotation::SNAPSHOT_TYPE: "cloud"})).await;
+    let backup = trial.ended("b").await;
+    assert_eq!(phase(&backup), "Completed", "it is no error");
+    let results: Results = trial.get("b").await;
+    let told = format!("{:?}", results.warnings);
+    assert!(told.contains("has no upload stage"), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_that_is_canceled_during_its_upload_leaves_no_snapshot() {
+    let trial = Trial::start("volumes-cancel", "sdk").await;
+    trial.location("snaps", "vs-v2", json!({"upload-ms": "600000"})).await;
+    trial.volume("one").await;
+    trial.back_up("b", json!({})).await;
+    trial.world.until("b", is_waiting::<Backup>).await;
+    let cancel = json!({"metadata": {"annotations": {bowline_api::annotation::CANCEL: "true"}}});
+    trial.world.patch::<Backup>("b", cancel).await;
+    let backup = trial.ended("b").await;
+    assert_eq!(phase(&backup), "Failed");
+    assert!(backup.status.unwrap().failure_reason.starts_with("canceled"));
+    assert_eq!(trial.snapshots_at_plugin(), Vec::<String>::new(), "{:?}", trial.calls());
+    let snapshots: Vec<Snapshot> = trial.get("b").await;
+    assert!(snapshots.is_empty(), "{snapshots:?}");
+    let shown = trial.resources("b").await;
+    assert_eq!(shown.iter().map(status_phase).collect::<Vec<_>>(), ["Canceled"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_snapshotted_is_an_error_on_its_volume_and_on_no_other() {
+    let trial = Trial::start("volumes-bad", "sdk").await;
+    trial.location("snaps", "vs-v2", json!({})).await;
+    let good = trial.volume("one").await;
+    let bad = trial.volume("error").await;
+    let missing = trial.volume_object("nowhere").await;
+    trial.back_up("b", json!({})).await;
+    let backup = trial.ended("b").await;
+    assert_eq!(phase(&backup), "PartiallyFailed");
+    let status = backup.status.unwrap();
+    assert_eq!(status.volume_snapshots_completed, 1);
+    let results: Results = trial.get("b").await;
+    let told = results.errors.cluster.join("\n");
+    for words in ["volume error cannot be snapshotted", "volume nowhere not found", &bad, &missing]
+    {
+        assert!(told.contains(words), "no {words:?} in {told}");
+    }
+    assert!(!told.contains(&good), "{told}");
+    let snapshots: Vec<Snapshot> = trial.get("b").await;
+    let phases: Vec<_> = snapshots.iter().map(|one| one.status.phase.clone().unwrap()).collect();
+    assert_eq!(phases, [SnapshotPhase::Failed, SnapshotPhase::Completed], "{snapshots:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_location_that_cannot_be_used_is_told_with_its_reason() {
+    for (name, plugin, settings, words) in [
+        ("volumes-noplugin", "vs-v9", json!({}), "no plugin for volume snapshots"),
+        ("volumes-refused", "vs-v2", json!({"fail": "wrong credentials"}), "wrong credentials"),
+        ("volumes-file", "vs-v2", json!({"credentialsFile": "/etc/passwd"}), "must not be set"),
+    ] {
+        let trial = Trial::start(name, "sdk").await;
+        trial.location("snaps", plugin, settings).await;
+        trial.volume("one").await;
+        trial.back_up("b", json!({})).await;
+        let backup = trial.ended("b").await;
+        assert_eq!(phase(&backup), "PartiallyFailed", "{name}");
+        let results: Results = trial.get("b").await;
+        let told = results.errors.cluster.join("\n");
+        assert!(told.contains(words), "no {words:?} in {told}");
+        let infos: Vec<BackupVolumeInfo> = trial.get("b").await;
+        assert!(infos.iter().all(|info| info.skipped), "{name}: {infos:?}");
+    }
+}
