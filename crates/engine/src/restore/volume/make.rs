@@ -16,6 +16,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 use tokio::sync::OnceCell;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
 
 use super::super::Context;
 use super::witness::{Bytes, End, Making, Witness};
@@ -273,29 +274,35 @@ impl<'a> Order<'a> {
             Some(notes) => Some((notes, notes.begin_volume(begun).await?)),
             None => None,
         };
-        point::pass(Point::CreateVolume);
-        let answer = self.call(by, making, deadline).await;
-        point::pass(Point::VolumeCreated);
-        if let Some((notes, number)) = noted {
-            match &answer {
-                Answer::Made(volume) => notes.end_volume(number, Some(volume)).await,
-                Answer::Refused(_) | Answer::Stopped(..) => notes.end_volume(number, None).await,
-                // Nobody knows.
-                Answer::Silent(_) | Answer::Lost(_) => {}
+        let over = CancellationToken::new();
+        let answered = async {
+            point::pass(Point::CreateVolume);
+            let answer = self.call(by, deadline).await;
+            point::pass(Point::VolumeCreated);
+            if let Some((notes, number)) = noted {
+                match &answer {
+                    Answer::Made(volume) => notes.end_volume(number, Some(volume)).await,
+                    Answer::Refused(_) | Answer::Stopped(..) => {
+                        notes.end_volume(number, None).await;
+                    }
+                    // Nobody knows.
+                    Answer::Silent(_) | Answer::Lost(_) => {}
+                }
             }
-        }
+            over.cancel();
+            answer
+        };
+        let (answer, ()) = tokio::join!(answered, self.tell(by, making, &over));
         Ok(answer)
     }
 
-    async fn call(&self, by: &Snapshotter, making: &Making, deadline: Instant) -> Answer {
+    async fn call(&self, by: &Snapshotter, deadline: Instant) -> Answer {
         let spec = &self.snapshot.spec;
         let info = VolumeInfo { volume_type: spec.volume_type.clone(), iops: spec.volume_iops };
         let call = by.calls.create_volume_from_snapshot(&self.snapshot_id, &info, &spec.volume_az);
         let mut call = std::pin::pin!(call);
         let why = tokio::select! {
             biased;
-            // First, so that it is told of one that is made at once, too.
-            never = self.tell(by, making) => match never {},
             made = &mut call => return answer(made, None),
             why = self.broken_off(deadline) => why,
         };
@@ -328,14 +335,19 @@ impl<'a> Order<'a> {
         }
     }
 
-    /// Tells how it goes, until it is dropped.
-    async fn tell(&self, by: &Snapshotter, making: &Making) -> std::convert::Infallible {
+    /// Tells how it goes until it is over. What the witness has begun to show, it shows to the end, so
+    /// that nothing of it comes after what it is told next.
+    async fn tell(&self, by: &Snapshotter, making: &Making, over: &CancellationToken) {
         let witness = &self.maker.witness;
         self.say(witness.began(making)).await;
         let (mut errors, mut told) = (0, None);
         while errors < PROGRESS_ERRORS {
-            sleep(PROGRESS_PAUSE).await;
-            match timeout(PROGRESS_LIMIT, by.calls.progress(&self.snapshot_id)).await {
+            let asked = async {
+                sleep(PROGRESS_PAUSE).await;
+                timeout(PROGRESS_LIMIT, by.calls.progress(&self.snapshot_id)).await
+            };
+            let Some(asked) = over.run_until_cancelled(asked).await else { return };
+            match asked {
                 Ok(Ok(progress)) => {
                     errors = 0;
                     let bytes = Bytes::of(&progress);
@@ -348,12 +360,11 @@ impl<'a> Order<'a> {
                     if matches!(error.class(), Class::Unimplemented | Class::Permanent) =>
                 {
                     tracing::debug!(item = %self.id, "no progress is told: {error}");
-                    break;
+                    return;
                 }
                 Ok(Err(_)) | Err(_) => errors += 1,
             }
         }
-        std::future::pending().await
     }
 
     /// Lets the witness show something. That it cannot is told once for a volume.

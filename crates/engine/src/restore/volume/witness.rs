@@ -7,8 +7,8 @@ use jiff::Timestamp;
 /// Who is told how volumes are made from snapshots.
 ///
 /// Of each volume it is told once or more that it was begun, after a restart again, then how it goes,
-/// and in the end how it ended. What it cannot show is told to the user, and changes nothing else. A
-/// call may be given up at any time.
+/// and in the end how it ended, one after the other. What it cannot show is told to the user, and
+/// changes nothing else. A call that takes too long is given up.
 #[async_trait]
 pub trait Witness: Send + Sync {
     /// A plugin was asked for a volume.

@@ -113,12 +113,17 @@ impl Witness {
             && found.spec.snapshot_id == making.snapshot.as_str()
     }
 
-    /// Creates the resource for a volume. An earlier process may have done so.
-    async fn create(&self, making: &Making) -> kube::Result<()> {
+    /// What the resource for a volume is called, and what if another is called so.
+    fn names(&self, making: &Making) -> [String; 2] {
         let volume = &making.persistent_volume;
         let plain = format!("{}-{volume}", self.restore);
         let other = hashed_object_name(&plain, &format!("{}/{volume}", self.uid));
-        for name in [object_name(&plain), other] {
+        [object_name(&plain), other]
+    }
+
+    /// Creates the resource for a volume. An earlier process may have done so.
+    async fn create(&self, making: &Making) -> kube::Result<()> {
+        for name in self.names(making) {
             let wanted = self.resource(&name, making);
             match self.api.create(&patch::post_params(), &wanted).await {
                 Ok(created) => {
@@ -143,6 +148,7 @@ impl Witness {
                 return self.change(making, again).await;
             }
         }
+        let volume = &making.persistent_volume;
         tracing::warn!(volume, "its VolumePluginRestore is not made: its names are taken");
         self.know(making, Known::HandsOff);
         Ok(())
@@ -234,9 +240,13 @@ impl Witness {
 
     /// Leaves it to a plugin to show how a volume was made.
     async fn leave_to(&self, making: &Making, own: &VolumePluginRestore) -> kube::Result<()> {
-        let known = self.known().insert(making.persistent_volume.clone(), Known::HandsOff);
-        if let Some(Known::Ours(current)) = known {
-            patch::remove(&self.api, &*current).await?;
+        self.know(making, Known::HandsOff);
+        // By name, since an answer to its creation may have been lost.
+        for name in self.names(making) {
+            let found = self.api.get_opt(&name).await?;
+            if let Some(ours) = found.filter(|found| self.is_ours(found, making)) {
+                patch::remove(&self.api, &ours).await?;
+            }
         }
         let mut owners = own.owner_references().to_vec();
         if let Some(owner) = &self.owner

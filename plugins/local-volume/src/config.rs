@@ -1,0 +1,150 @@
+//! What a VolumeSnapshotLocation says to us.
+
+use std::io;
+use std::path::PathBuf;
+
+use bowline_plugin_sdk::Config;
+
+use crate::credentials::{Credentials, Secret, read_password};
+use crate::path::{InvalidPath, VolumePath};
+use crate::repository::location::{InvalidLocation, Location};
+
+/// The folder of clones and records, if no other is named, in the first root.
+const STATE_DIR: &str = ".bowline-snapshots";
+/// More roots are a mistake.
+const MAX_ROOTS: usize = 64;
+
+const ROOTS: &str = "roots";
+const STATE: &str = "stateDir";
+const REPOSITORY: &str = "repository";
+const REGION: &str = "region";
+const PASSWORD_FILE: &str = "passwordFile";
+const KEEP_LOCAL: &str = "keepLocal";
+const NODE: &str = "node";
+/// Put there by the server, for a location that names a Secret.
+const CREDENTIALS_FILE: &str = "credentialsFile";
+
+const KEYS: [&str; 8] =
+    [CREDENTIALS_FILE, KEEP_LOCAL, NODE, PASSWORD_FILE, REGION, REPOSITORY, ROOTS, STATE];
+
+/// The settings of a location.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Settings {
+    /// Where volumes are.
+    pub roots: Vec<VolumePath>,
+    /// Where clones and records are.
+    pub state_dir: VolumePath,
+    /// Where snapshots are uploaded to. Without it they are not.
+    pub repository: Option<RepositorySettings>,
+    /// Whether a clone is kept when it has been uploaded.
+    pub keep_local: bool,
+    /// The node that we run on, if volumes of others are to be left alone.
+    pub node: Option<String>,
+}
+
+/// A repository and what opens it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RepositorySettings {
+    pub location: Location,
+    pub region: Option<String>,
+    pub password: Secret,
+    pub credentials: Credentials,
+}
+
+/// What is wrong with the settings.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Invalid {
+    #[error("config key {key:?} is not known; there are {}", KEYS.join(", "))]
+    Unknown { key: String },
+    #[error(
+        "config key {ROOTS:?} is required: the folders that volumes are in, with a colon between"
+    )]
+    NoRoots,
+    #[error("config key {ROOTS:?} names more than {MAX_ROOTS} folders")]
+    ManyRoots,
+    #[error("config key {key:?}")]
+    Path { key: &'static str, source: InvalidPath },
+    #[error("config key {KEEP_LOCAL:?} is neither true nor false: {0:?}")]
+    KeepLocal(String),
+    #[error("config key {REPOSITORY:?}")]
+    Repository(#[source] InvalidLocation),
+    #[error("config key {key:?}: {} cannot be read", path.display())]
+    Read { key: &'static str, path: PathBuf, source: io::Error },
+    #[error(
+        "the repository needs a password: the first line of the file that {PASSWORD_FILE:?} names, or \
+         RUSTIC_PASSWORD in the credential of the location"
+    )]
+    NoPassword,
+    #[error("config key {REGION:?} is no region: {0:?}")]
+    Region(String),
+}
+
+impl Settings {
+    /// Reads the settings, and the files with secrets that they name.
+    pub(crate) fn read(config: &Config) -> Result<Self, Invalid> {
+        if let Some(key) = config.keys().find(|key| !KEYS.contains(&key.as_str())) {
+            return Err(Invalid::Unknown { key: key.clone() });
+        }
+        let value = |key: &str| config.get(key).map(String::as_str).filter(|text| !text.is_empty());
+        let roots = roots(value(ROOTS).ok_or(Invalid::NoRoots)?)?;
+        let state_dir = match (value(STATE), roots.first()) {
+            (Some(path), _) => absolute(STATE, path)?,
+            (None, Some(root)) => absolute(STATE, &format!("{root}/{STATE_DIR}"))?,
+            (None, None) => return Err(Invalid::NoRoots),
+        };
+        let keep_local = match value(KEEP_LOCAL) {
+            None | Some("false") => false,
+            Some("true") => true,
+            Some(other) => return Err(Invalid::KeepLocal(other.to_owned())),
+        };
+        let credentials = match value(CREDENTIALS_FILE) {
+            Some(path) => read_file(CREDENTIALS_FILE, path, Credentials::read)?,
+            None => Credentials::default(),
+        };
+        let password = match value(PASSWORD_FILE) {
+            Some(path) => read_file(PASSWORD_FILE, path, read_password)?,
+            None => credentials.password.clone(),
+        };
+        let region = value(REGION).map(str::to_owned);
+        // It becomes part of an address.
+        let is_word = |c: char| c.is_ascii_alphanumeric() || c == '-';
+        if let Some(bad) = region.as_ref().filter(|region| !region.chars().all(is_word)) {
+            return Err(Invalid::Region(bad.clone()));
+        }
+        let repository = match value(REPOSITORY) {
+            None => None,
+            Some(text) => Some(RepositorySettings {
+                location: Location::parse(text, &credentials).map_err(Invalid::Repository)?,
+                region,
+                password: password.ok_or(Invalid::NoPassword)?,
+                credentials,
+            }),
+        };
+        let node = value(NODE).map(str::to_owned);
+        Ok(Self { roots, state_dir, repository, keep_local, node })
+    }
+}
+
+fn roots(text: &str) -> Result<Vec<VolumePath>, Invalid> {
+    let roots: Result<Vec<_>, _> = text.split(':').map(|path| absolute(ROOTS, path)).collect();
+    match roots? {
+        roots if roots.len() > MAX_ROOTS => Err(Invalid::ManyRoots),
+        roots => Ok(roots),
+    }
+}
+
+fn absolute(key: &'static str, path: &str) -> Result<VolumePath, Invalid> {
+    path.parse().map_err(|source| Invalid::Path { key, source })
+}
+
+fn read_file<T>(
+    key: &'static str,
+    path: &str,
+    read: impl Fn(&std::path::Path) -> io::Result<T>,
+) -> Result<T, Invalid> {
+    let path = PathBuf::from(path);
+    read(&path).map_err(|source| Invalid::Read { key, path, source })
+}
+
+#[cfg(test)]
+mod tests;

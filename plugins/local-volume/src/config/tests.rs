@@ -1,0 +1,103 @@
+use bowline_plugin_sdk::one_line;
+
+use super::*;
+
+fn config(pairs: &[(&str, &str)]) -> Config {
+    pairs.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect()
+}
+
+fn refused(pairs: &[(&str, &str)]) -> String {
+    one_line(&Settings::read(&config(pairs)).expect_err("it is refused"))
+}
+
+#[test]
+fn roots_are_enough() {
+    let settings = Settings::read(&config(&[("roots", "/data:/mnt/disks/")])).unwrap();
+    let roots: Vec<&str> = settings.roots.iter().map(VolumePath::as_str).collect();
+    assert_eq!(roots, ["/data", "/mnt/disks"]);
+    assert_eq!(settings.state_dir.as_str(), "/data/.bowline-snapshots");
+    assert!(settings.repository.is_none() && !settings.keep_local && settings.node.is_none());
+}
+
+#[test]
+fn everything_can_be_set() {
+    let folder = tempfile::tempdir().unwrap();
+    let password = folder.path().join("password");
+    std::fs::write(&password, "hunter2\n").unwrap();
+    let settings = Settings::read(&config(&[
+        ("roots", "/data"),
+        ("stateDir", "/state"),
+        ("repository", "/backup/repo"),
+        ("passwordFile", password.to_str().unwrap()),
+        ("keepLocal", "true"),
+        ("node", "edge-1"),
+        ("region", "eu-central-1"),
+    ]))
+    .unwrap();
+    assert_eq!(settings.state_dir.as_str(), "/state");
+    assert!(settings.keep_local);
+    assert_eq!(settings.node.as_deref(), Some("edge-1"));
+    let repository = settings.repository.unwrap();
+    assert_eq!(repository.location, Location::Folder("/backup/repo".into()));
+    assert_eq!(repository.password.reveal(), "hunter2");
+}
+
+#[test]
+fn the_password_of_the_file_wins_over_that_of_the_credential() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (file, credential) =
+        (write("p", "from-file"), write("c", "RUSTIC_PASSWORD=from-credential"));
+    let base = [("roots", "/data"), ("repository", "/r"), ("credentialsFile", &credential)];
+    let password = |pairs: &[(&str, &str)]| {
+        let settings = Settings::read(&config(pairs)).unwrap();
+        settings.repository.unwrap().password.reveal().to_owned()
+    };
+    assert_eq!(password(&base), "from-credential");
+    assert_eq!(password(&[&base[..], &[("passwordFile", &file)]].concat()), "from-file");
+}
+
+#[test]
+fn what_is_wrong_is_told_with_the_key() {
+    for (pairs, words) in [
+        (&[][..], "\"roots\" is required"),
+        (&[("roots", "")], "\"roots\" is required"),
+        (&[("roots", "data")], "\"roots\": \"data\" is not an absolute path"),
+        (&[("roots", "/a:")], "\"roots\": \"\" is not an absolute path"),
+        (&[("roots", "/a/../b")], "\"roots\": \"/a/../b\" has a part"),
+        (&[("roots", "/")], "\"roots\": the path is the root"),
+        (&[("roots", "/a"), ("stateDir", "s")], "\"stateDir\": \"s\" is not"),
+        (&[("roots", "/a"), ("keepLocal", "yes")], "\"keepLocal\" is neither true nor false"),
+        (&[("roots", "/a"), ("repository", "/r")], "needs a password"),
+        (&[("roots", "/a"), ("repository", "r"), ("passwordFile", "/x")], "\"passwordFile\": /x"),
+        (&[("roots", "/a"), ("repository", "sftp:x")], "\"repository\": "),
+        (&[("roots", "/a"), ("region", "eu/../x")], "\"region\" is no region"),
+        (
+            &[("roots", "/a"), ("root", "/a")],
+            "\"root\" is not known; there are credentialsFile, keepLocal, node, passwordFile, \
+             region, repository, roots, stateDir",
+        ),
+    ] {
+        let error = refused(pairs);
+        assert!(error.contains(words), "{pairs:?}: {error}");
+    }
+    let many = vec!["/a"; 65].join(":");
+    assert!(refused(&[("roots", &many)]).contains("more than 64"));
+}
+
+#[test]
+fn no_error_shows_a_secret() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("c");
+    std::fs::write(&file, "RUSTIC_PASSWORD=hunter2\nAWS_SECRET_ACCESS_KEY=hunter3\n").unwrap();
+    let error = refused(&[
+        ("roots", "/a"),
+        ("credentialsFile", file.to_str().unwrap()),
+        ("repository", "s3:https://user:hunter4@host/bucket"),
+    ]);
+    assert!(!error.contains("hunter"), "{error}");
+}

@@ -1,0 +1,101 @@
+//! The path of a volume: absolute, and without anything that leads elsewhere when it is read.
+
+use std::fmt;
+use std::path::{Component, Path, PathBuf};
+use std::str::FromStr;
+
+/// The longest path that the kernel takes, with its end.
+const MAX: usize = 4096;
+
+/// An absolute path in its shortest form, without `.` and `..`; never `/` itself. It is also the id of
+/// the volume.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct VolumePath(String);
+
+/// Why a text is no such path.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum InvalidPath {
+    #[error("{0:?} is not an absolute path")]
+    Relative(String),
+    #[error("{0:?} has a part `.` or `..`")]
+    Dots(String),
+    #[error("the path is the root of all filesystems")]
+    Everything,
+    #[error("a path of {0} bytes is too long")]
+    Long(usize),
+    #[error("the path has a NUL in it")]
+    Nul,
+}
+
+impl VolumePath {
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    pub(crate) fn as_path(&self) -> &Path {
+        Path::new(&self.0)
+    }
+}
+
+impl FromStr for VolumePath {
+    type Err = InvalidPath;
+
+    fn from_str(text: &str) -> Result<Self, InvalidPath> {
+        if text.len() >= MAX {
+            return Err(InvalidPath::Long(text.len()));
+        }
+        if text.contains('\0') {
+            return Err(InvalidPath::Nul);
+        }
+        if !text.starts_with('/') {
+            return Err(InvalidPath::Relative(text.to_owned()));
+        }
+        // `Path` forgets a `.` on its own; users shall write what they mean.
+        if text.split('/').any(|part| matches!(part, "." | "..")) {
+            return Err(InvalidPath::Dots(text.to_owned()));
+        }
+        let parts =
+            Path::new(text).components().filter(|part| matches!(part, Component::Normal(_)));
+        let short = Path::new("/").join(parts.collect::<PathBuf>());
+        match short.to_str() {
+            None | Some("/") => Err(InvalidPath::Everything),
+            Some(short) => Ok(Self(short.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for VolumePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_absolute_and_short_or_refused() {
+        for (text, expected) in [
+            ("/a", Ok("/a")),
+            ("/a/b", Ok("/a/b")),
+            ("/a//b/", Ok("/a/b")),
+            ("//a", Ok("/a")),
+            ("/a b/ö\n", Ok("/a b/ö\n")),
+            ("/...", Ok("/...")),
+            ("a", Err(InvalidPath::Relative("a".to_owned()))),
+            ("", Err(InvalidPath::Relative(String::new()))),
+            ("/a/../b", Err(InvalidPath::Dots("/a/../b".to_owned()))),
+            ("/a/..", Err(InvalidPath::Dots("/a/..".to_owned()))),
+            ("/./a", Err(InvalidPath::Dots("/./a".to_owned()))),
+            ("/", Err(InvalidPath::Everything)),
+            ("//", Err(InvalidPath::Everything)),
+            ("/a\0b", Err(InvalidPath::Nul)),
+        ] {
+            let parsed = text.parse::<VolumePath>();
+            assert_eq!(parsed.as_ref().map(VolumePath::as_str), expected.as_ref().map(|p| *p));
+        }
+        let long = format!("/{}", "x".repeat(4095));
+        assert_eq!(long.parse::<VolumePath>(), Err(InvalidPath::Long(4096)));
+    }
+}

@@ -1,0 +1,140 @@
+//! Where a PersistentVolume says that its volume is, and how it is told another place.
+
+use bowline_plugin_sdk::serde_json::{Value, json};
+
+/// The label that nodes are told apart by.
+const HOSTNAME: &str = "kubernetes.io/hostname";
+
+/// The two types of volumes that are folders of a node.
+const TYPES: [&str; 2] = ["local", "hostPath"];
+
+/// Whose volume it is.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// One of ours, with its path, which may be anything.
+    Path(String),
+    /// That of another driver.
+    OtherType,
+    /// On another node.
+    OtherNode,
+    /// A device, which has no files to clone.
+    Block,
+}
+
+/// What a PersistentVolume says. Without the name of `node`, all nodes count as this one.
+pub(crate) fn volume_of(object: &Value, node: Option<&str>) -> Found {
+    let spec = &object["spec"];
+    let Some(path) = TYPES.iter().find_map(|kind| spec[*kind]["path"].as_str()) else {
+        return Found::OtherType;
+    };
+    if node.is_some_and(|node| is_elsewhere(spec, node)) {
+        return Found::OtherNode;
+    }
+    if spec["volumeMode"] == "Block" {
+        return Found::Block;
+    }
+    Found::Path(path.to_owned())
+}
+
+/// Whether the affinity of a volume rules a node out. Each term is a way to be allowed; only what it
+/// says of host names is looked at.
+fn is_elsewhere(spec: &Value, node: &str) -> bool {
+    let terms = &spec["nodeAffinity"]["required"]["nodeSelectorTerms"];
+    let Some(terms) = terms.as_array().filter(|terms| !terms.is_empty()) else { return false };
+    let forbids = |requirement: &Value| {
+        let values = requirement["values"].as_array();
+        let is_named = values.is_some_and(|values| values.iter().any(|value| value == node));
+        requirement["key"] == HOSTNAME
+            && match requirement["operator"].as_str() {
+                Some("In") => !is_named,
+                Some("NotIn") => is_named,
+                Some("DoesNotExist") => true,
+                _ => false,
+            }
+    };
+    terms.iter().all(|term| {
+        let requirements = term["matchExpressions"].as_array();
+        requirements.is_some_and(|requirements| requirements.iter().any(forbids))
+    })
+}
+
+/// Puts another path into a PersistentVolume of one of our types; none if it is of another.
+///
+/// A `local` volume is bound to a node. If we know ours, the new volume is bound to it, since that is
+/// where it was made.
+pub(crate) fn with_path(mut object: Value, path: &str, node: Option<&str>) -> Option<Value> {
+    let kind = TYPES.into_iter().find(|kind| object["spec"][*kind].is_object())?;
+    object["spec"][kind]["path"] = path.into();
+    if let Some(node) = node.filter(|_| kind == "local") {
+        object["spec"]["nodeAffinity"] = json!({"required": {"nodeSelectorTerms": [
+            {"matchExpressions": [{"key": HOSTNAME, "operator": "In", "values": [node]}]}
+        ]}});
+    }
+    Some(object)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn local(path: &str, operator: &str, nodes: &[&str]) -> Value {
+        json!({"spec": {"local": {"path": path}, "nodeAffinity": {"required": {"nodeSelectorTerms": [
+            {"matchExpressions": [{"key": HOSTNAME, "operator": operator, "values": nodes}]}
+        ]}}}})
+    }
+
+    #[test]
+    fn folders_of_this_node_are_ours() {
+        let ours = |path: &str| Found::Path(path.to_owned());
+        let host_path = json!({"spec": {"hostPath": {"path": "/b", "type": ""}}});
+        let csi = json!({"spec": {"csi": {"driver": "x", "volumeHandle": "local"}}});
+        let two_ways = json!({"spec": {"local": {"path": "/a"}, "nodeAffinity": {"required": {
+            "nodeSelectorTerms": [
+                {"matchExpressions": [{"key": HOSTNAME, "operator": "In", "values": ["n2"]}]},
+                {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["z"]}]},
+            ]
+        }}}});
+        let block = json!({"spec": {"local": {"path": "/dev/x"}, "volumeMode": "Block"}});
+        for (object, node, expected) in [
+            (local("/a", "In", &["n1"]), Some("n1"), ours("/a")),
+            (local("/a", "In", &["n1"]), Some("n2"), Found::OtherNode),
+            (local("/a", "In", &["n1"]), None, ours("/a")),
+            (local("/a", "NotIn", &["n1"]), Some("n1"), Found::OtherNode),
+            (local("/a", "NotIn", &["n1"]), Some("n2"), ours("/a")),
+            (local("/a", "Exists", &[]), Some("n2"), ours("/a")),
+            (local("/a", "DoesNotExist", &[]), Some("n2"), Found::OtherNode),
+            (two_ways, Some("n1"), ours("/a")),
+            (host_path, Some("n1"), ours("/b")),
+            (block, None, Found::Block),
+            (csi, None, Found::OtherType),
+            (json!({"spec": {}}), None, Found::OtherType),
+            (json!({}), None, Found::OtherType),
+        ] {
+            assert_eq!(volume_of(&object, node), expected, "{object}");
+        }
+    }
+
+    #[test]
+    fn a_path_is_put_where_it_was_found_and_nothing_else_changes() {
+        let before = local("/a", "In", &["n1"]);
+        let after = with_path(before.clone(), "/new", None).unwrap();
+        assert_eq!(volume_of(&after, None), Found::Path("/new".to_owned()));
+        assert_eq!(after["spec"]["nodeAffinity"], before["spec"]["nodeAffinity"]);
+
+        let host_path = json!({"kind": "PersistentVolume", "spec": {
+            "hostPath": {"path": "/b", "type": "Directory"}, "capacity": {"storage": "1Gi"}
+        }});
+        let mut expected = host_path.clone();
+        expected["spec"]["hostPath"]["path"] = "/new".into();
+        assert_eq!(with_path(host_path, "/new", Some("n1")), Some(expected));
+
+        assert_eq!(with_path(json!({"spec": {"csi": {}}}), "/new", None), None);
+    }
+
+    #[test]
+    fn a_local_volume_moves_to_the_node_that_it_was_made_on() {
+        let after = with_path(local("/a", "In", &["old"]), "/new", Some("n1")).unwrap();
+        assert_eq!(volume_of(&after, Some("n1")), Found::Path("/new".to_owned()));
+        assert_eq!(volume_of(&after, Some("old")), Found::OtherNode);
+    }
+}

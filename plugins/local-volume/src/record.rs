@@ -1,0 +1,179 @@
+//! What is known of a snapshot, as a small file beside its clone. It is written last, so that a
+//! snapshot exists if its record does.
+
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::path::Path;
+
+use bowline_plugin_sdk::jiff::Timestamp;
+use bowline_plugin_sdk::serde_json;
+use serde::{Deserialize, Serialize};
+
+use crate::id::Id;
+use crate::tree::clone::Cloned;
+
+/// The form of records. A later one may have to be read differently.
+const VERSION: u32 = 1;
+/// No record is longer.
+const MAX: u64 = 1024 * 1024;
+
+/// A snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Record {
+    version: u32,
+    pub id: Id,
+    /// The path of the volume.
+    pub volume: String,
+    /// What it was asked for by, if that has a name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request: Option<String>,
+    /// The point in time.
+    pub created: Timestamp,
+    pub cloned: Cloned,
+    /// The run of the node in which it was made.
+    pub boot: String,
+    /// Whether the clone is known to be on disk. Until then it outlives us, but not the node.
+    pub is_on_disk: bool,
+    pub upload: Upload,
+}
+
+/// How far the upload is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "state")]
+pub(crate) enum Upload {
+    /// Nobody has asked for it yet.
+    #[default]
+    None,
+    /// It has begun; whether it still runs, this does not say.
+    #[serde(rename_all = "camelCase")]
+    Begun { started: Timestamp },
+    /// It has failed, or was canceled. It can be done again.
+    #[serde(rename_all = "camelCase")]
+    Failed { started: Timestamp, ended: Timestamp, error: String },
+    /// All is in the repository.
+    #[serde(rename_all = "camelCase")]
+    Done { started: Timestamp, ended: Timestamp, bytes: u64 },
+}
+
+impl Record {
+    pub(crate) fn new(
+        id: Id,
+        volume: &str,
+        request: Option<String>,
+        created: Timestamp,
+        boot: &str,
+        cloned: Cloned,
+    ) -> Self {
+        // A snapshot of btrfs is written by the call that makes it.
+        let is_on_disk = cloned.method == crate::tree::clone::Method::Subvolume;
+        Self {
+            version: VERSION,
+            id,
+            volume: volume.to_owned(),
+            request,
+            created,
+            cloned,
+            boot: boot.to_owned(),
+            is_on_disk,
+            upload: Upload::None,
+        }
+    }
+
+    pub(crate) fn is_uploaded(&self) -> bool {
+        matches!(self.upload, Upload::Done { .. })
+    }
+
+    /// Whether the clone is as it was made: a node that went down may have lost a part of it.
+    pub(crate) fn is_clone_sound(&self, boot: &str) -> bool {
+        self.is_on_disk || self.boot == boot
+    }
+
+    /// Reads a record; none if there is none.
+    pub(crate) fn read(path: &Path) -> io::Result<Option<Self>> {
+        let file = match File::open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            file => file?,
+        };
+        let mut bytes = Vec::new();
+        file.take(MAX).read_to_end(&mut bytes)?;
+        let record: Self = serde_json::from_slice(&bytes)?;
+        if record.version != VERSION {
+            return Err(io::Error::other(format!(
+                "it has version {}, and this plugin knows {VERSION}",
+                record.version
+            )));
+        }
+        Ok(Some(record))
+    }
+
+    /// Writes a record, so that it is there whole, also after the node went down.
+    pub(crate) fn write(&self, path: &Path) -> io::Result<()> {
+        let folder = path.parent().unwrap_or(Path::new("."));
+        let mut file = tempfile::NamedTempFile::new_in(folder)?;
+        file.write_all(&serde_json::to_vec_pretty(self)?)?;
+        file.as_file().sync_all()?;
+        file.persist(path).map_err(|error| error.error)?;
+        File::open(folder)?.sync_all()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree::clone::Method;
+
+    fn record(method: Method) -> Record {
+        let cloned = Cloned { method, files: 2, copied: 0, bytes: 3 };
+        let created = "2026-11-01T10:00:00.123456789Z".parse().unwrap();
+        let request = Some("r-1".to_owned());
+        Record::new(Id::of_request("r-1"), "/data/vol", request, created, "boot-1", cloned)
+    }
+
+    #[test]
+    fn a_record_is_read_as_it_was_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("record.json");
+        assert_eq!(Record::read(&path).unwrap(), None);
+        let (started, ended) = (Timestamp::UNIX_EPOCH, Timestamp::MAX);
+        for upload in [
+            Upload::None,
+            Upload::Begun { started },
+            Upload::Failed { started, ended, error: "no\nroom".to_owned() },
+            Upload::Done { started, ended, bytes: 7 },
+        ] {
+            let record = Record { upload, ..record(Method::Copy) };
+            record.write(&path).unwrap();
+            assert_eq!(Record::read(&path).unwrap(), Some(record));
+        }
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_is_no_record_of_ours_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("record.json");
+        record(Method::Copy).write(&path).unwrap();
+        let good = std::fs::read_to_string(&path).unwrap();
+        let id = Id::of_request("r-1");
+        for bad in [
+            String::new(),
+            good[..good.len() / 2].to_owned(),
+            good.replace("\"version\": 1", "\"version\": 2"),
+            good.replace(id.as_str(), "../../etc"),
+        ] {
+            assert_ne!(bad, good);
+            std::fs::write(&path, &bad).unwrap();
+            assert!(Record::read(&path).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_clone_that_was_not_on_disk_when_the_node_went_down_is_not_trusted() {
+        let copy = record(Method::Copy);
+        assert!(copy.is_clone_sound("boot-1"));
+        assert!(!copy.is_clone_sound("boot-2"));
+        assert!(Record { is_on_disk: true, ..copy }.is_clone_sound("boot-2"));
+        assert!(record(Method::Subvolume).is_clone_sound("boot-2"));
+    }
+}

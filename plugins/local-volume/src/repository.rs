@@ -1,0 +1,352 @@
+//! The repository that snapshots are uploaded to: encrypted, compressed, and nothing in it twice. Its
+//! form is that of restic, so that `restic` and `rustic` can read it as well.
+//!
+//! A snapshot is known by its tag, which is our id, and its time. So it is found from any node, by any
+//! process, without a record.
+
+mod backend;
+pub(crate) mod location;
+pub(crate) mod node;
+mod restore;
+pub(crate) mod source;
+mod store;
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bowline_plugin_sdk::jiff::tz::TimeZone;
+use bowline_plugin_sdk::jiff::{SignedDuration, Timestamp};
+use bowline_plugin_sdk::tokio::runtime::Handle;
+use object_store::memory::InMemory;
+use object_store::path::Path as Key;
+use object_store::{ObjectStore as _, ObjectStoreExt as _, PutMode};
+use rustic_core::repofile::{MasterKey, SnapshotFile};
+use rustic_core::{
+    BackupOptions, ConfigOptions, Credentials, FileType, KeyOptions, OpenStatus, ParentOptions,
+    PruneOptions, ReadBackend as _, RepositoryBackends, RepositoryOptions, RusticError,
+    SnapshotOptions, WriteBackend as _,
+};
+
+use self::backend::{Backend, CONFIG};
+use self::source::{Amount, Progress, Source};
+use self::store::Missing;
+use crate::config::RepositorySettings;
+use crate::id::Id;
+use crate::stop::Stop;
+use crate::tree;
+
+/// How long the making of a repository takes at most. One that is half made for longer stays so.
+const MAKING_LIMIT: Duration = Duration::from_mins(10);
+
+type Opened = rustic_core::Repository<OpenStatus>;
+
+/// A repository. It is opened anew for each piece of work, since others use it as well.
+#[derive(Debug)]
+pub(crate) struct Repository {
+    settings: RepositorySettings,
+    runtime: Handle,
+    /// What the password opened. To find it takes a second, on purpose.
+    key: Mutex<Option<MasterKey>>,
+}
+
+/// A snapshot that is to be uploaded.
+pub(crate) struct Job {
+    pub id: Id,
+    /// The point in time.
+    pub created: Timestamp,
+    /// The path of the volume.
+    pub volume: String,
+    /// The node, if it has a name here.
+    pub node: Option<String>,
+    /// The clone.
+    pub tree: OwnedFd,
+    pub stop: Arc<Stop>,
+    pub progress: Arc<Progress>,
+}
+
+/// What failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failed {
+    #[error("the folder of the repository, {}, cannot be used", path.display())]
+    Folder { path: PathBuf, source: io::Error },
+    #[error("the store of the repository cannot be used: {reason}")]
+    Store { reason: String },
+    #[error("the password does not open the repository {0}")]
+    Password(String),
+    #[error(
+        "the repository {0} has no key: it is just being made, or was made by half; try again in ten \
+         minutes"
+    )]
+    HalfMade(String),
+    #[error("cannot {doing} the repository: {reason}")]
+    Library { doing: &'static str, reason: String },
+    #[error("snapshot {0} is not in the repository")]
+    NoSnapshot(Id),
+    #[error("{path:?} in the repository cannot be restored")]
+    Entry { path: PathBuf, source: node::Unfit },
+    #[error(
+        "the repository has {found} entries and {found_bytes} bytes of a snapshot with {expected} \
+         entries and {expected_bytes} bytes"
+    )]
+    Incomplete { expected: u64, expected_bytes: u64, found: u64, found_bytes: u64 },
+    #[error(transparent)]
+    Tree(#[from] tree::Failed),
+    #[error("{0}")]
+    Stopped(String),
+}
+
+/// The error of the library in one line. What stopped the work is the better reason, if there is one.
+fn library(doing: &'static str, stop: &Stop) -> impl FnOnce(Box<RusticError>) -> Failed {
+    move |error| {
+        if let Some(reason) = stop.reason() {
+            return Failed::Stopped(reason.to_owned());
+        }
+        let text = error.display_log();
+        let words = text.split_whitespace().skip_while(|word| *word == "Error:");
+        Failed::Library { doing, reason: words.collect::<Vec<_>>().join(" ") }
+    }
+}
+
+impl Repository {
+    /// A repository that nothing is known of yet.
+    pub(crate) fn new(settings: RepositorySettings, runtime: Handle) -> Self {
+        Self { settings, runtime, key: Mutex::default() }
+    }
+
+    /// Brings a clone into the repository, unless it is there, and tells how many bytes it has.
+    /// Blocks.
+    pub(crate) fn upload(&self, job: Job) -> Result<u64, Failed> {
+        let Job { id, created, volume, node, tree, stop, progress } = job;
+        let source = Source::new(tree, Arc::clone(&stop), Arc::clone(&progress));
+        let amount = source.amount()?;
+        progress.total.store(amount.bytes, Relaxed);
+        let opened = self.open_or_make(&stop)?;
+        let found = snapshots(&opened, &id, &stop)?;
+        if found.iter().any(|snapshot| snapshot.time.timestamp() == created) {
+            progress.done.store(amount.bytes, Relaxed);
+            return Ok(amount.bytes);
+        }
+        let options = SnapshotOptions::default().add_tags(id.as_str());
+        let mut options = options.map_err(library("upload to", &stop))?;
+        options.time = Some(created.to_zoned(TimeZone::UTC));
+        options.host = node;
+        options.command = Some(String::new());
+        let snapshot = options.to_snapshot().map_err(library("upload to", &stop))?;
+        let indexed = opened.to_indexed_ids().map_err(library("read the index of", &stop))?;
+        // Every file is read: a clone has no time that tells whether a file was changed since.
+        let options = BackupOptions::default()
+            .parent_opts(ParentOptions::default().force(true))
+            .no_scan(true);
+        let written = indexed
+            .archive(&options, &source, snapshot, &[PathBuf::from(volume)])
+            .map_err(library("upload to", &stop))?;
+        if let Err(incomplete) = compare(amount, &written) {
+            let removed = indexed.delete_snapshots(&[written.id]);
+            removed.map_err(library("remove an incomplete snapshot from", &stop))?;
+            return Err(incomplete);
+        }
+        Ok(amount.bytes)
+    }
+
+    /// Writes a snapshot into an empty folder. Blocks.
+    pub(crate) fn restore(
+        &self,
+        id: &Id,
+        to: BorrowedFd<'_>,
+        stop: &Arc<Stop>,
+    ) -> Result<(), Failed> {
+        let missing = || Failed::NoSnapshot(id.clone());
+        let opened = self.open(stop, Missing::Tell)?.ok_or_else(missing)?;
+        let snapshot = newest(snapshots(&opened, id, stop)?).ok_or_else(missing)?;
+        let indexed = opened.to_indexed().map_err(library("read the index of", stop))?;
+        let top = indexed
+            .node_from_path(snapshot.tree, Path::new("data"))
+            .map_err(library("find the snapshot in", stop))?;
+        restore::tree(&indexed, &top, to, stop)
+    }
+
+    /// The path of the volume that a snapshot is of; none if there is no such snapshot. Blocks.
+    pub(crate) fn volume_of(&self, id: &Id, stop: &Arc<Stop>) -> Result<Option<String>, Failed> {
+        let Some(opened) = self.open(stop, Missing::Tell)? else { return Ok(None) };
+        let found = newest(snapshots(&opened, id, stop)?);
+        Ok(found.map(|snapshot| snapshot.paths.iter().next().cloned().unwrap_or_default()))
+    }
+
+    /// Forgets a snapshot and frees what no other one uses. No error if it is not there. Blocks.
+    ///
+    /// What is not used is marked first and removed a day later, by whoever forgets a snapshot then:
+    /// somebody else may just be uploading what refers to it.
+    pub(crate) fn forget(&self, id: &Id, stop: &Arc<Stop>) -> Result<(), Failed> {
+        let Some(opened) = self.open(stop, Missing::Tell)? else { return Ok(()) };
+        let found: Vec<_> = snapshots(&opened, id, stop)?.iter().map(|found| found.id).collect();
+        if found.is_empty() {
+            return Ok(());
+        }
+        opened.delete_snapshots(&found).map_err(library("remove a snapshot from", stop))?;
+        let options = PruneOptions::default();
+        let plan = opened.prune_plan(&options).map_err(library("tidy", stop))?;
+        opened.prune(&options, plan).map_err(library("tidy", stop))
+    }
+
+    fn key(&self) -> MutexGuard<'_, Option<MasterKey>> {
+        self.key.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn backend(&self, stop: &Arc<Stop>, missing: Missing) -> Result<Option<Arc<Backend>>, Failed> {
+        let store = store::open(&self.settings, missing)?;
+        Ok(store.map(|store| {
+            Arc::new(Backend {
+                name: self.settings.location.to_string(),
+                store,
+                runtime: self.runtime.clone(),
+                stop: Arc::clone(stop),
+            })
+        }))
+    }
+
+    /// Opens the repository; none if there is none.
+    fn open(&self, stop: &Arc<Stop>, missing: Missing) -> Result<Option<Opened>, Failed> {
+        match self.backend(stop, missing)? {
+            Some(backend) => self.open_in(&backend),
+            None => Ok(None),
+        }
+    }
+
+    fn open_in(&self, backend: &Arc<Backend>) -> Result<Option<Opened>, Failed> {
+        let stop = &backend.stop;
+        let closed = || closed(backend).map_err(library("open", stop));
+        if closed()?.config_id().map_err(library("open", stop))?.is_none() {
+            return Ok(None);
+        }
+        // Asked for, though we may have the key: without it nobody else could read what we write.
+        if backend.list(FileType::Key).map_err(library("open", stop))?.is_empty() {
+            return Err(Failed::HalfMade(backend.name.clone()));
+        }
+        let key = self.key().clone();
+        // If it is another repository by now, the key fails, and the password may not.
+        if let Some(key) = key
+            && let Ok(opened) = closed()?.open(&Credentials::Masterkey(key))
+        {
+            return Ok(Some(opened));
+        }
+        let password = Credentials::password(self.settings.password.reveal());
+        let opened = match closed()?.open(&password) {
+            Err(error) if error.is_incorrect_password() => {
+                return Err(Failed::Password(backend.name.clone()));
+            }
+            opened => opened.map_err(library("open", stop))?,
+        };
+        *self.key() = Some(opened.key());
+        Ok(Some(opened))
+    }
+
+    fn open_or_make(&self, stop: &Arc<Stop>) -> Result<Opened, Failed> {
+        let Some(backend) = self.backend(stop, Missing::Make)? else {
+            return Err(Failed::Store { reason: "there is no folder".to_owned() });
+        };
+        match self.open_in(&backend) {
+            Ok(Some(opened)) => return Ok(opened),
+            Ok(None) => {}
+            Err(Failed::HalfMade(_)) if is_left_half_made(&backend)? => {
+                let removed = backend.remove(FileType::Config, &rustic_core::Id::default(), false);
+                removed.map_err(library("make", stop))?;
+            }
+            Err(failed) => return Err(failed),
+        }
+        self.make(&backend)?;
+        let opened = self.open_in(&backend)?;
+        opened.ok_or_else(|| Failed::HalfMade(backend.name.clone()))
+    }
+
+    /// Makes a repository. It is prepared in memory, so that of several who make it at once one has
+    /// its configuration there first, and the others' keys never get there.
+    fn make(&self, backend: &Backend) -> Result<(), Failed> {
+        let stop = &backend.stop;
+        let draft = Arc::new(Backend {
+            name: backend.name.clone(),
+            store: Arc::new(InMemory::new()),
+            runtime: backend.runtime.clone(),
+            stop: Arc::clone(stop),
+        });
+        let password = Credentials::password(self.settings.password.reveal());
+        let made = closed(&draft).and_then(|closed| {
+            closed.init(&password, &KeyOptions::default(), &ConfigOptions::default())
+        });
+        let key = made.map_err(library("make", stop))?.key();
+        let id = rustic_core::Id::default();
+        let config = draft.read_full(FileType::Config, &id).map_err(library("make", stop))?;
+        let path = Key::from(CONFIG);
+        let is_first = backend.run("write", &path, async {
+            let store = &backend.store;
+            match store.put_opts(&path, config.clone().into(), PutMode::Create.into()).await {
+                Err(object_store::Error::AlreadyExists { .. }) => Ok(false),
+                Err(object_store::Error::NotImplemented { .. }) => {
+                    store.put(&path, config.into()).await.map(|_| true)
+                }
+                put => put.map(|_| true),
+            }
+        });
+        if !is_first.map_err(library("make", stop))? {
+            return Ok(());
+        }
+        for id in draft.list(FileType::Key).map_err(library("make", stop))? {
+            let file = draft.read_full(FileType::Key, &id).map_err(library("make", stop))?;
+            let written = backend.write_bytes(FileType::Key, &id, false, file.into());
+            written.map_err(library("make", stop))?;
+        }
+        *self.key() = Some(key);
+        tracing::info!("made the repository {}", backend.name);
+        Ok(())
+    }
+}
+
+fn closed(backend: &Arc<Backend>) -> Result<rustic_core::Repository<()>, Box<RusticError>> {
+    let backends = RepositoryBackends::new(Arc::clone(backend) as _, None);
+    // A cache would lie in a home folder that we do not have.
+    let options = RepositoryOptions::default().no_cache(true);
+    rustic_core::Repository::new(&options, &backends)
+}
+
+/// Whether a repository without a key was given up by whoever made it. Then nothing is in it.
+fn is_left_half_made(backend: &Backend) -> Result<bool, Failed> {
+    let path = Key::from(CONFIG);
+    let found = backend.run("look at", &path, backend.store.head(&path));
+    let found = found.map_err(library("make", &backend.stop))?;
+    let made = found.last_modified.timestamp();
+    let age = Timestamp::now().duration_since(Timestamp::from_second(made).unwrap_or_default());
+    let is_old = SignedDuration::try_from(MAKING_LIMIT).is_ok_and(|limit| age > limit);
+    let packs = backend.list(FileType::Pack).map_err(library("make", &backend.stop))?;
+    Ok(is_old && packs.is_empty())
+}
+
+/// All that the repository has under our id. More than one only if the records were lost.
+fn snapshots(opened: &Opened, id: &Id, stop: &Stop) -> Result<Vec<SnapshotFile>, Failed> {
+    let found = opened.get_matching_snapshots(|snapshot| snapshot.tags.contains(id.as_str()));
+    found.map_err(library("list the snapshots of", stop))
+}
+
+fn newest(snapshots: Vec<SnapshotFile>) -> Option<SnapshotFile> {
+    snapshots.into_iter().max_by_key(|snapshot| snapshot.time.timestamp())
+}
+
+/// Whether all that was to be written was: the library goes on when an entry fails.
+fn compare(expected: Amount, written: &SnapshotFile) -> Result<(), Failed> {
+    let summary = written.summary.as_ref();
+    let found = Amount {
+        entries: summary.map_or(0, |summary| summary.total_files_processed),
+        bytes: summary.map_or(0, |summary| summary.total_bytes_processed),
+    };
+    if found == expected {
+        return Ok(());
+    }
+    Err(Failed::Incomplete {
+        expected: expected.entries,
+        expected_bytes: expected.bytes,
+        found: found.entries,
+        found_bytes: found.bytes,
+    })
+}

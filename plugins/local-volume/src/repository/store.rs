@@ -1,0 +1,144 @@
+//! The store that a repository is in, opened: a folder or a bucket.
+
+use std::fs::DirBuilder;
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bowline_plugin_sdk::{one_line, tokio};
+use object_store::aws::AmazonS3Builder;
+use object_store::client::{HttpClient, HttpConnector};
+use object_store::local::LocalFileSystem;
+use object_store::prefix::PrefixStore;
+use object_store::{ClientOptions, ObjectStore, RetryConfig};
+use reqwest::Client;
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use reqwest::redirect::Policy;
+use rustls::crypto::{CryptoProvider, ring};
+
+use super::Failed;
+use super::location::{Bucket, Location, is_link_local};
+use crate::config::RepositorySettings;
+use crate::credentials::Secret;
+
+/// The region of services that have none.
+const ANY_REGION: &str = "us-east-1";
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+/// How long a request may wait for an answer, the sending of its content included.
+const SILENCE: Duration = Duration::from_mins(10);
+/// How long a request that the service cannot answer is tried again.
+const RETRY_FOR: Duration = Duration::from_mins(2);
+
+/// Whether a folder that is not there is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Missing {
+    Make,
+    Tell,
+}
+
+/// Opens the store; none if its folder is not there.
+pub(super) fn open(
+    settings: &RepositorySettings,
+    missing: Missing,
+) -> Result<Option<Arc<dyn ObjectStore>>, Failed> {
+    match &settings.location {
+        Location::Folder(path) => {
+            if missing == Missing::Make {
+                let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
+                made.map_err(|source| Failed::Folder { path: path.clone(), source })?;
+            } else if !path.exists() {
+                return Ok(None);
+            }
+            Ok(Some(Arc::new(folder(path)?)))
+        }
+        Location::S3(place) => {
+            let store = bucket(place, settings)
+                .map_err(|error| Failed::Store { reason: one_line(&error) })?;
+            Ok(Some(Arc::new(PrefixStore::new(store, place.prefix.as_str()))))
+        }
+    }
+}
+
+fn folder(path: &Path) -> Result<LocalFileSystem, Failed> {
+    let opened = LocalFileSystem::new_with_prefix(path);
+    let opened = opened.map_err(|error| Failed::Folder {
+        path: path.to_owned(),
+        source: io::Error::other(one_line(&error)),
+    })?;
+    // A snapshot that counts as uploaded is on disk.
+    Ok(opened.with_fsync(true))
+}
+
+fn bucket(
+    place: &Bucket,
+    settings: &RepositorySettings,
+) -> object_store::Result<object_store::aws::AmazonS3> {
+    let region = settings.region.as_deref().or(place.region.as_deref()).unwrap_or(ANY_REGION);
+    let is_plain = place.endpoint.as_ref().is_some_and(|url| url.scheme() == "http");
+    let secret = |secret: &Option<Secret>| {
+        secret.as_ref().map(Secret::reveal).unwrap_or_default().to_owned()
+    };
+    let keys = &settings.credentials;
+    let retry = RetryConfig { retry_timeout: RETRY_FOR, ..RetryConfig::default() };
+    let mut builder = AmazonS3Builder::new()
+        .with_bucket_name(&place.name)
+        .with_region(region)
+        .with_access_key_id(secret(&keys.access_key))
+        .with_secret_access_key(secret(&keys.secret_key))
+        .with_client_options(ClientOptions::new().with_allow_http(is_plain))
+        .with_retry(retry)
+        .with_http_connector(Connector { is_plain });
+    if let Some(token) = &keys.session_token {
+        builder = builder.with_token(token.reveal());
+    }
+    if let Some(endpoint) = &place.endpoint {
+        builder = builder.with_endpoint(endpoint.as_str().trim_end_matches('/'));
+    }
+    builder.build()
+}
+
+/// Makes clients that go where they are sent, and no further.
+#[derive(Debug)]
+struct Connector {
+    is_plain: bool,
+}
+
+impl HttpConnector for Connector {
+    fn connect(&self, _: &ClientOptions) -> object_store::Result<HttpClient> {
+        if CryptoProvider::get_default().is_none() {
+            // Fails if another thread was faster, which is as good.
+            let _ = ring::default_provider().install_default();
+        }
+        let client = Client::builder()
+            .http1_only()
+            .https_only(!self.is_plain)
+            .connect_timeout(CONNECT_LIMIT)
+            .read_timeout(SILENCE)
+            .redirect(Policy::none())
+            .dns_resolver(Arc::new(Guarded))
+            .build();
+        client
+            .map(HttpClient::new)
+            .map_err(|error| object_store::Error::Generic { store: "S3", source: Box::new(error) })
+    }
+}
+
+/// Resolves names, but not to addresses that are refused as numbers.
+#[derive(Debug)]
+struct Guarded;
+
+impl Resolve for Guarded {
+    fn resolve(&self, name: Name) -> Resolving {
+        Box::pin(async move {
+            let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
+            let addresses: Vec<SocketAddr> = found.collect();
+            if addresses.iter().any(|address| is_link_local(address.ip())) {
+                return Err(format!("{} leads to a link-local address", name.as_str()).into());
+            }
+            Ok(Box::new(addresses.into_iter()) as Addrs)
+        })
+    }
+}

@@ -1,0 +1,74 @@
+//! Trees of files: how they are cloned, written and removed.
+//!
+//! A tree is a folder that is open. Whatever is in it is reached from there, one name at a time or by
+//! a path without any symbolic link: pods may change their volume while we read it.
+
+pub(crate) mod beneath;
+mod btrfs;
+pub(crate) mod clone;
+pub(crate) mod content;
+pub(crate) mod dir;
+pub(crate) mod meta;
+pub(crate) mod remove;
+pub(crate) mod write;
+pub(crate) mod xattr;
+
+use std::ffi::{CStr, OsStr};
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+/// What failed in a tree. Paths are relative to it, and shown escaped: their names are anybody's.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failed {
+    #[error("cannot {doing} {path:?}")]
+    Io { doing: &'static str, path: PathBuf, source: io::Error },
+    #[error(
+        "another filesystem is mounted at {path:?}; a snapshot is of one filesystem, so make it a \
+         volume of its own"
+    )]
+    Mount { path: PathBuf },
+    #[error("{path:?} changes its type again and again while it is read")]
+    Restless { path: PathBuf },
+    #[error("{path:?} is of a type that is not known")]
+    Type { path: PathBuf },
+    #[error("{0}")]
+    Stopped(String),
+}
+
+impl Failed {
+    /// Makes an error of what was being done to a path.
+    pub(crate) fn io<E: Into<io::Error>>(
+        doing: &'static str,
+        path: &Path,
+    ) -> impl FnOnce(E) -> Self + use<E> {
+        // An empty path is the tree itself.
+        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path }.to_owned();
+        move |error| Self::Io { doing, path, source: error.into() }
+    }
+
+    /// Whether what was to be made is there already.
+    fn is_there(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::AlreadyExists)
+    }
+
+    /// Whether there was no room.
+    pub(crate) fn is_disk_full(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if is_disk_full(source))
+    }
+}
+
+/// Whether a filesystem has no room, or its user no share left.
+pub(crate) fn is_disk_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+/// The path of an entry.
+pub(crate) fn join(folder: &Path, name: &CStr) -> PathBuf {
+    folder.join(OsStr::from_bytes(name.to_bytes()))
+}
+
+/// How many threads work on one tree.
+pub(crate) fn threads() -> usize {
+    std::thread::available_parallelism().map_or(2, usize::from).clamp(2, 8)
+}

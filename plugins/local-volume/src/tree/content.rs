@@ -1,0 +1,196 @@
+//! The content of a file in another file: shared with it if the filesystem can, else copied, with
+//! holes staying holes.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{SeekFrom, copy_file_range, ftruncate, ioctl_ficlone, seek};
+use rustix::io::Errno;
+
+use crate::stop::Stop;
+
+/// How much is copied before looking whether to stop.
+const STEP: usize = 16 * 1024 * 1024;
+/// How much is copied at a time where the kernel cannot do it alone.
+const BUFFER: usize = 256 * 1024;
+/// The part of a file that is left out where it is zero.
+const BLOCK: usize = 4096;
+
+/// How a content came about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Made {
+    /// It is shared with the original until one of them is changed.
+    Shared,
+    Copied,
+    /// There was none.
+    Empty,
+}
+
+/// Whether it is worth asking a filesystem to share.
+#[derive(Debug)]
+pub(crate) struct Sharing(AtomicBool);
+
+impl Default for Sharing {
+    fn default() -> Self {
+        Self(AtomicBool::new(true))
+    }
+}
+
+/// What to do when sharing fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Instead {
+    /// Copy this file and all others.
+    CopyAll,
+    /// Copy this file: it is special in some way.
+    CopyThis,
+    /// It is no question of sharing.
+    Fail,
+}
+
+fn instead(errno: Errno) -> Instead {
+    match errno {
+        Errno::OPNOTSUPP | Errno::XDEV | Errno::NOSYS | Errno::NOTTY => Instead::CopyAll,
+        Errno::INVAL | Errno::PERM | Errno::TXTBSY | Errno::ACCESS => Instead::CopyThis,
+        _ => Instead::Fail,
+    }
+}
+
+/// Brings `size` bytes of a file into an empty one.
+pub(crate) fn bring(
+    from: &File,
+    to: &File,
+    size: u64,
+    sharing: &Sharing,
+    stop: &Stop,
+) -> io::Result<Made> {
+    if size == 0 {
+        return Ok(Made::Empty);
+    }
+    if sharing.0.load(Ordering::Relaxed) {
+        match ioctl_ficlone(to, from) {
+            Ok(()) => return Ok(Made::Shared),
+            Err(errno) => match instead(errno) {
+                Instead::CopyAll => sharing.0.store(false, Ordering::Relaxed),
+                Instead::CopyThis => {}
+                Instead::Fail => return Err(errno.into()),
+            },
+        }
+    }
+    copy(from, to, size, stop)?;
+    Ok(Made::Copied)
+}
+
+fn copy(from: &File, to: &File, size: u64, stop: &Stop) -> io::Result<()> {
+    let mut at = 0;
+    while at < size {
+        let begin = match seek(from, SeekFrom::Data(at)) {
+            Ok(begin) => begin,
+            // Nothing but a hole to the end.
+            Err(Errno::NXIO) => break,
+            // No word of holes here: all is data.
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => at,
+            Err(errno) => return Err(errno.into()),
+        };
+        let end = seek(from, SeekFrom::Hole(begin)).unwrap_or(size).min(size);
+        if begin < end && !copy_range(from, to, begin, end, stop)? {
+            break;
+        }
+        // Shrunk meanwhile, so that the hole is before the data.
+        if end <= at {
+            break;
+        }
+        at = end;
+    }
+    Ok(ftruncate(to, size)?)
+}
+
+/// Copies a range; false if the file ends before it.
+fn copy_range(from: &File, to: &File, begin: u64, end: u64, stop: &Stop) -> io::Result<bool> {
+    let mut at = begin;
+    while at < end {
+        if let Some(reason) = stop.reason() {
+            return Err(io::Error::other(reason.to_owned()));
+        }
+        let most = usize::try_from(end - at).unwrap_or(STEP).min(STEP);
+        let (mut read, mut written) = (at, at);
+        match copy_file_range(from, Some(&mut read), to, Some(&mut written), most) {
+            Ok(0) => return Ok(false),
+            Ok(_) => at = read,
+            Err(Errno::XDEV | Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => {
+                return copy_by_hand(from, to, at, end, stop);
+            }
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(true)
+}
+
+fn copy_by_hand(from: &File, to: &File, begin: u64, end: u64, stop: &Stop) -> io::Result<bool> {
+    let mut buffer = vec![0; BUFFER];
+    let mut at = begin;
+    while at < end {
+        if let Some(reason) = stop.reason() {
+            return Err(io::Error::other(reason.to_owned()));
+        }
+        let most = usize::try_from(end - at).unwrap_or(BUFFER).min(BUFFER);
+        let length = match from.read_at(&mut buffer[..most], at) {
+            Ok(0) => return Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            length => length?,
+        };
+        to.write_all_at(&buffer[..length], at)?;
+        at += length as u64;
+    }
+    Ok(true)
+}
+
+/// Writes a file from its begin to its end, leaving out blocks of zeros.
+pub(crate) struct Sparse<'a> {
+    file: &'a File,
+    at: u64,
+}
+
+impl<'a> Sparse<'a> {
+    pub(crate) fn new(file: &'a File) -> Self {
+        Self { file, at: 0 }
+    }
+
+    /// Sets the length, which the last write may not have done, and tells it.
+    pub(crate) fn finish(self) -> io::Result<u64> {
+        ftruncate(self.file, self.at)?;
+        Ok(self.at)
+    }
+}
+
+impl io::Write for Sparse<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            // To the end of the block of the file that we are in.
+            let in_block = usize::try_from(self.at % BLOCK as u64).unwrap_or(0);
+            let (block, after) = rest.split_at((BLOCK - in_block).min(rest.len()));
+            if block.iter().any(|&byte| byte != 0) {
+                // As much as follows without a block of zeros, in one go.
+                let more = after.chunks(BLOCK).take_while(|next| next.iter().any(|&b| b != 0));
+                let length = block.len() + more.map(<[u8]>::len).sum::<usize>();
+                self.file.write_all_at(&rest[..length], self.at)?;
+                self.at += length as u64;
+                rest = &rest[length..];
+            } else {
+                self.at += block.len() as u64;
+                rest = after;
+            }
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

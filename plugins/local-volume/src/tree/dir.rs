@@ -1,0 +1,43 @@
+//! A folder of a new tree while things are put into it.
+//!
+//! It gets its owner, mode and time when nothing is put into it any more, since each new entry would
+//! change the time, and a mode may forbid new entries. Who puts something in holds an [`Arc`] of it, and
+//! gives it to [`release`] afterwards; a folder holds its parent.
+
+use std::ffi::CString;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::meta::Meta;
+use super::write::Place;
+use super::xattr::Xattrs;
+use super::{Failed, beneath};
+
+/// A folder that is being filled.
+#[derive(Debug)]
+pub(crate) struct Dir {
+    /// Relative to the tree; empty for the tree itself.
+    pub path: PathBuf,
+    pub meta: Meta,
+    pub xattrs: Xattrs,
+    pub parent: Option<Arc<Dir>>,
+}
+
+/// Gives a folder up. If nobody else holds it, it is dressed, and its parent is given up.
+pub(crate) fn release(dir: Arc<Dir>, tree: BorrowedFd<'_>) -> Result<(), Failed> {
+    let mut next = Some(dir);
+    while let Some(Dir { path, meta, xattrs, parent }) = next.and_then(Arc::into_inner) {
+        let (above, name) = match (path.parent(), path.file_name()) {
+            (Some(above), Some(name)) => (above, name.as_bytes()),
+            _ => (Path::new(""), &b"."[..]),
+        };
+        let folder = beneath::folder(tree, above).map_err(Failed::io("open", above))?;
+        let name = CString::new(name).map_err(Failed::io("name", &path))?;
+        let place = Place { folder: folder.as_fd(), path: above, name: &name };
+        place.dress(&meta, &xattrs)?;
+        next = parent;
+    }
+    Ok(())
+}

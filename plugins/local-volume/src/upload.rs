@@ -1,0 +1,98 @@
+//! Uploads that run in this process. There is one for a snapshot, however many calls wait for it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bowline_plugin_sdk::jiff::Timestamp;
+use bowline_plugin_sdk::tokio::sync::watch;
+use bowline_plugin_sdk::{Error, Result};
+
+use crate::id::Id;
+use crate::repository::source::Progress;
+use crate::stop::Stop;
+
+/// An upload that runs.
+#[derive(Debug)]
+pub(crate) struct Upload {
+    pub started: Timestamp,
+    pub stop: Arc<Stop>,
+    pub progress: Arc<Progress>,
+    outcome: watch::Sender<Option<Result<()>>>,
+}
+
+impl Upload {
+    /// Waits for its end.
+    pub(crate) async fn outcome(&self) -> Result<()> {
+        let mut outcome = self.outcome.subscribe();
+        let ended = outcome.wait_for(Option::is_some).await;
+        let outcome = ended.map(|outcome| outcome.clone());
+        outcome.ok().flatten().unwrap_or_else(|| Err(Error::unknown("the upload was given up")))
+    }
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(crate) struct Uploads(Mutex<HashMap<Id, Arc<Upload>>>);
+
+/// What became of the wish to upload.
+pub(crate) enum Begun {
+    /// It is for the caller to do, and to [`end`](Uploads::end).
+    New(Arc<Upload>),
+    /// Somebody does it already.
+    Running(Arc<Upload>),
+}
+
+impl Uploads {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Id, Arc<Upload>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn begin(&self, id: &Id, now: Timestamp) -> Begun {
+        let mut running = self.lock();
+        if let Some(upload) = running.get(id) {
+            return Begun::Running(Arc::clone(upload));
+        }
+        let upload = Arc::new(Upload {
+            started: now,
+            stop: Arc::default(),
+            progress: Arc::default(),
+            outcome: watch::Sender::new(None),
+        });
+        running.insert(id.clone(), Arc::clone(&upload));
+        Begun::New(upload)
+    }
+
+    pub(crate) fn get(&self, id: &Id) -> Option<Arc<Upload>> {
+        self.lock().get(id).cloned()
+    }
+
+    /// From now on it can begin anew; those who wait learn how it ended.
+    pub(crate) fn end(&self, id: &Id, outcome: Result<()>) {
+        if let Some(upload) = self.lock().remove(id) {
+            upload.outcome.send_replace(Some(outcome));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bowline_plugin_sdk::tokio;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn calls_for_the_same_snapshot_share_one_upload_and_its_end() {
+        let uploads = Uploads::default();
+        let id = Id::of_request("a");
+        let Begun::New(first) = uploads.begin(&id, Timestamp::UNIX_EPOCH) else { panic!() };
+        let Begun::Running(second) = uploads.begin(&id, Timestamp::MAX) else { panic!() };
+        assert!(Arc::ptr_eq(&first, &second));
+        let waiting = tokio::spawn(async move { second.outcome().await });
+        uploads.end(&id, Err(Error::unknown("no")));
+        assert_eq!(waiting.await.unwrap(), Err(Error::unknown("no")));
+        // Also for those who ask afterwards.
+        assert_eq!(first.outcome().await, Err(Error::unknown("no")));
+        assert!(uploads.get(&id).is_none());
+        assert!(matches!(uploads.begin(&id, Timestamp::MAX), Begun::New(_)));
+    }
+}
