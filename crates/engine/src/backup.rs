@@ -242,10 +242,12 @@ pub async fn run(run: Run, now: Timestamp) -> Taken {
     let timeout = run.request.item_operation_timeout();
     let begun = begun_before(&run.recovery.recovered, timeout, now);
     let snapshots = taken_before(&run.recovery.recovered);
+    let recovered = run.recovery.recovered.clone();
     let context = match Box::pin(prepare(run, Arc::clone(&report), now)).await {
         Ok(context) => context,
         // What an earlier process has begun goes on all the same.
         Err(fatal) => {
+            snapshot::tell_all(&report, &recovered);
             let nothing = Taken::nothing(fatal, own(report), &progress);
             return Taken { operations: begun, snapshots, ..nothing };
         }
@@ -642,6 +644,7 @@ impl Taken {
     ) -> Self {
         let report = Report::default();
         report.take_over(recovered.thaw_errors.iter().cloned().map(Message::from), []);
+        snapshot::tell_all(&report, recovered);
         let nothing = Self::nothing(Fatal::GivenUp(reason), report, &Progress::default());
         let operations = begun_before(recovered, timeout, began);
         Self { operations, snapshots: taken_before(recovered), ..nothing }

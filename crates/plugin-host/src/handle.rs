@@ -42,9 +42,10 @@ impl Handle {
         Call { method, limit: self.limits().execute, is_work: true }
     }
 
-    /// A call that may move the data of a volume.
+    /// A call that may move the data of a volume. How many go on is decided by whoever makes them: one
+    /// that takes hours must never keep a snapshot from being taken while an application is frozen.
     fn volume_work(&self, method: &'static str) -> Call {
-        Call { method, limit: self.limits().volume, is_work: true }
+        Call { method, limit: self.limits().volume, is_work: false }
     }
 
     /// A handle is for one configuration: another one would be another process.

@@ -104,8 +104,6 @@ pub struct Locations {
     host: Arc<Host>,
     built_in: BuiltIn,
     files: CredentialFiles,
-    /// Those of VolumeSnapshotLocations, which may have the same names.
-    snapshot_files: CredentialFiles,
     opened: Mutex<HashMap<Fingerprint, Opened>>,
 }
 
@@ -131,8 +129,7 @@ impl Locations {
     ) -> io::Result<Self> {
         let secrets = Api::namespaced(client, namespace);
         let files = CredentialFiles::below(scratch)?;
-        let snapshot_files = CredentialFiles::below(scratch)?;
-        Ok(Self { secrets, host, built_in, files, snapshot_files, opened: Mutex::default() })
+        Ok(Self { secrets, host, built_in, files, opened: Mutex::default() })
     }
 
     /// The store of a location. It is not asked anything yet.
@@ -183,7 +180,7 @@ impl Locations {
         }
         if let Some(selector) = &location.spec.credential {
             let bytes = self.secret(selector).await?;
-            let file = self.snapshot_files.write(&location.name_any(), &bytes);
+            let file = self.files.write(&credentials::of_snapshots(&location.name_any()), &bytes);
             let file = file.map_err(Error::WriteCredentials)?;
             config.insert(CREDENTIALS_FILE.to_owned(), file.display().to_string());
         }

@@ -26,8 +26,10 @@ use crate::persistent_volume::{Found, volume_of, with_path};
 use crate::roots::Refused;
 use crate::upload::{Begun, Upload, Uploads};
 
-/// How many trees are cloned or written at a time. Each has several threads.
-const TREES: usize = 4;
+/// How many volumes are cloned, and how many are made, at a time. Each has several threads. Who makes
+/// one, for hours maybe, must not keep others from being cloned while their application is frozen.
+const CLONES: usize = 4;
+const NEW_VOLUMES: usize = 4;
 /// How often an upload looks whether another process wants it to stop.
 const LOOK: Duration = Duration::from_millis(250);
 /// How long to wait for an upload to stop.
@@ -46,7 +48,8 @@ struct Shared {
     uploads: Uploads,
     /// Who writes to the repository.
     repository: Mutex<()>,
-    trees: Semaphore,
+    clones: Semaphore,
+    new_volumes: Semaphore,
     /// One at a time for each id.
     creating: Turns,
 }
@@ -56,7 +59,8 @@ impl Default for Snapshotter {
         let shared = Shared {
             uploads: Uploads::default(),
             repository: Mutex::default(),
-            trees: Semaphore::new(TREES),
+            clones: Semaphore::new(CLONES),
+            new_volumes: Semaphore::new(NEW_VOLUMES),
             creating: Turns::default(),
         };
         Self { opened: RwLock::default(), shared: Arc::new(shared) }
@@ -158,7 +162,7 @@ impl VolumeSnapshotter for Snapshotter {
         let shared = Arc::clone(&self.shared);
         detached(async move {
             let _turn = shared.creating.wait(&id).await;
-            let _permit = shared.trees.acquire().await;
+            let _permit = shared.clones.acquire().await;
             let creator = Arc::clone(&opened);
             let created = Timestamp::now();
             let made = blocking(move || {
@@ -184,7 +188,7 @@ impl VolumeSnapshotter for Snapshotter {
         let id: Id = snapshot.as_str().parse().map_err(Error::from)?;
         let shared = Arc::clone(&self.shared);
         let path = detached(async move {
-            let _permit = shared.trees.acquire().await;
+            let _permit = shared.new_volumes.acquire().await;
             blocking(move || opened.make_volume(&id)).await
         });
         volume_id(&path.await?)

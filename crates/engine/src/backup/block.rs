@@ -265,6 +265,7 @@ async fn back_up(context: &Context, block: Vec<Object>, archive: &Archive) {
             return;
         }
     };
+    let planned = snapshot::if_noted(planned, noted.is_in_journal);
     let sink = Sink::noted(noted).of_block(block);
     leave_out_all(context, &sink, &unreadable);
     let is_whole = take(context, &plans, planned, &ids, &sink).await;

@@ -191,7 +191,8 @@ pub(super) fn visit<'a>(
             Way::Noted(noted) if may_be_snapshotted(context, &object) => {
                 // An action has brought a volume in that nobody expected in this block.
                 let planned = snapshot::prepare(context, [&object]).await;
-                note::also(context, noted, snapshot::intents(&planned)).await;
+                let is_noted = note::also(context, noted, snapshot::intents(&planned)).await;
+                let planned = snapshot::if_noted(planned, is_noted);
                 join(work(context, object, how, sink), snapshot::take(context, planned, sink))
                     .await;
             }

@@ -40,7 +40,7 @@ pub(super) struct Noted {
     block: u64,
     has_pods: bool,
     /// Whether its beginning is in the journal.
-    is_in_journal: bool,
+    pub(super) is_in_journal: bool,
     pub(super) report: Report,
     pub(super) tally: Tally,
     inner: Mutex<Inner>,
@@ -125,11 +125,17 @@ pub(super) async fn begin(
     Ok(Noted { block, has_pods, is_in_journal, report, tally, inner: Mutex::default() })
 }
 
-/// Notes that more is asked of plugins in a block than was known before.
-pub(super) async fn also(context: &Context, noted: &Noted, intents: Vec<Intent>) {
-    if noted.is_in_journal && !intents.is_empty() {
-        note(context, &Record::Also { block: noted.block, intents }).await;
+/// Notes that more is asked of plugins in a block than was known before. Returns whether it is noted.
+pub(super) async fn also(context: &Context, noted: &Noted, intents: Vec<Intent>) -> bool {
+    if intents.is_empty() || !noted.is_in_journal {
+        return noted.is_in_journal;
     }
+    let record = Record::Also { block: noted.block, intents };
+    let written = context.journal.append(&record).await;
+    if let Err(error) = &written {
+        tracing::warn!("{error}");
+    }
+    written.is_ok()
 }
 
 /// Notes what came of a block, and hands it on.
@@ -227,6 +233,7 @@ pub(super) async fn alone(context: &Context, object: Object, how: How, archive: 
     all.extend(snapshot::intents(&planned));
     match begin(context, Vec::new(), all).await {
         Ok(noted) => {
+            let planned = snapshot::if_noted(planned, noted.is_in_journal);
             let sink = Sink::noted(noted);
             let taken = snapshot::take(context, planned, &sink);
             join(item::work(context, object, how, &sink), taken).await;
@@ -303,7 +310,8 @@ pub(super) async fn replay(context: &Context, recovery: &Recovery, archive: &Arc
     let thawed = recovered.thaw_errors.iter().cloned().map(Message::from);
     context.report.take_over(thawed, []);
     for ended in &recovered.finished {
-        if context.has_stopped() {
+        // The next process takes them over. One that was cancelled must know what it has begun.
+        if context.stop.is_cancelled() && !context.is_over() {
             return;
         }
         replay_block(context, ended, archive).await;
@@ -345,6 +353,9 @@ async fn replay_block(context: &Context, ended: &Ended, archive: &Archive) {
             Ok(operation) => context.begun(operation),
             Err(error) => context.report.error(About::Run, error.to_string()),
         }
+    }
+    if context.is_over() {
+        return;
     }
     match unpack(context, ended).await {
         Ok(objects) => {

@@ -1,7 +1,7 @@
 //! Snapshots of volumes by the plugins of VolumeSnapshotLocations.
 //!
-//! In two halves, for the sake of the application. [`prepare`] does what can be done before it is
-//! frozen: which volumes, which plugin knows them, what are they. [`take`] does the rest inside the
+//! In two halves, for the sake of the application. `prepare` does what can be done before it is
+//! frozen: which volumes, which plugin knows them, what are they. `take` does the rest inside the
 //! window, for all volumes of a block side by side: it fixes the point in time and nothing else.
 //! Completing a snapshot and uploading it are operations that go on behind the backup.
 
@@ -36,7 +36,7 @@ use crate::point::{self, Point};
 use crate::report::Report;
 use crate::snapshotter::{OpenError, Snapshotter, Snapshotters, volume_id};
 pub use leftover::discard;
-pub(super) use leftover::reclaim;
+pub(super) use leftover::{reclaim, tell_all};
 
 /// How many volumes are made ready at a time.
 const AT_ONCE: usize = 16;
@@ -192,6 +192,19 @@ pub(super) fn intents(planned: &[Planned]) -> Vec<Intent> {
     planned.iter().filter_map(intent).collect()
 }
 
+/// What may be taken: nothing whose intent could not be noted, for a snapshot that nobody knows of could
+/// be left behind.
+pub(super) fn if_noted(planned: Vec<Planned>, is_noted: bool) -> Vec<Planned> {
+    let refused = |one: Planned| match one.plan {
+        Plan::Ready(_) if !is_noted => {
+            let reason = "the journal of the backup cannot be written".to_owned();
+            Planned { plan: Plan::Failed(reason), ..one }
+        }
+        Plan::Ready(_) | Plan::Failed(_) | Plan::Unmatched => one,
+    };
+    planned.into_iter().map(refused).collect()
+}
+
 /// Takes the snapshots of all volumes of a block side by side, and notes what came of each.
 pub(super) async fn take(context: &Context, planned: Vec<Planned>, sink: &Sink<'_>) {
     let all = planned.into_iter().map(|Planned { volume, plan }| async move {
@@ -319,6 +332,17 @@ pub fn settle(
         info.result = Some(Outcome::Failed);
         if let Some(native) = &mut info.native_snapshot_info {
             "Failed".clone_into(&mut native.phase);
+        }
+    }
+}
+
+/// Takes the ids of snapshots out of the records of volumes that have been deleted; `left` are those that
+/// have not.
+pub fn forget_discarded(left: &[Snapshot], infos: &mut [BackupVolumeInfo]) {
+    for info in infos {
+        let is_left = left.iter().any(|one| one.spec.persistent_volume_name == info.pv_name);
+        if let Some(native) = info.native_snapshot_info.as_mut().filter(|_| !is_left) {
+            native.snapshot_handle.clear();
         }
     }
 }

@@ -168,6 +168,16 @@ impl Volumes {
             settled.add(&id, name, volume.claim.as_ref(), Some(volume), &fate, outcome);
             seen.extend(volume.bound_to());
         });
+        // One that was taken counts, also where the run was broken off before it came to the volume.
+        for (name, outcome) in &notes.snapshotted {
+            if let Snapshotted::Tried(snapshot) = outcome
+                && !notes.volumes.contains_key(name)
+            {
+                let info = BackupVolumeInfo { pv_name: name.to_string(), ..Default::default() };
+                settled.infos.push(snapshotted(info, snapshot));
+                settled.snapshots.push((**snapshot).clone());
+            }
+        }
         seen.sort_unstable();
         let is_settled = |key: &ClaimKey| seen.binary_search(&key).is_ok();
         for (key, claim) in notes.claims.iter().filter(|(key, _)| !is_settled(key)) {

@@ -138,6 +138,10 @@ fn returned(
 
 fn told(operation: &mut Operation, progress: Progress) {
     if operation.kind == Kind::SnapshotUpload {
+        // It gets on, so that what went wrong before is over.
+        if progress.done > operation.progress.done {
+            operation.trouble = None;
+        }
         operation.progress = Progress { state: Told::Running, ..progress };
         return;
     }

@@ -157,7 +157,13 @@ impl Request {
 
     /// Looks up what the patterns of a user stand for in a backup.
     pub fn namespaces(&self, contents: &Contents) -> Namespaces {
-        selected(&self.filter.namespaces, &contents.namespaces())
+        let names = contents.namespaces();
+        let mut selected = selected(&self.filter.namespaces, &names);
+        let unknown = self.namespace_mapping.keys().filter(|from| !names.contains(&from.as_str()));
+        let told =
+            |from: &String| format!("the backup has nothing in namespace {from}, which is mapped");
+        selected.warnings.extend(unknown.map(told));
+        selected
     }
 }
 

@@ -277,7 +277,11 @@ pub(super) fn reset_claim(
     let lacking = |reason: &str| format!("its volume {name} is not restored: {reason}");
     match fate(context, &name, &volume) {
         Fate::AsIs => reset::claim(claim, Volume::Same),
-        Fate::Reprovision(_) => reset::claim(claim, Volume::Provisioned),
+        Fate::Reprovision(reason) => {
+            // Nobody is to find an empty volume without having been told.
+            context.report.warning(id, format!("it is created empty: {}", lacking(&reason)));
+            reset::claim(claim, Volume::Provisioned);
+        }
         Fate::Lacking(reason) => return Err(format!("{}; {WAY_OUT}", lacking(&reason))),
         Fate::FromSnapshot(_) => match context.volume_outcomes.of(&name) {
             Some(Ok(now)) if now != name => reset::claim(claim, Volume::Renamed(&now)),

@@ -9,7 +9,6 @@ use bowline_plugin::{
 use bowline_plugin_wire::{Connection, client};
 
 use super::Handle;
-use crate::slot::Call;
 
 impl Handle {
     fn volume_snapshotter(&self, connection: Connection) -> Box<dyn VolumeSnapshotter> {
@@ -99,9 +98,6 @@ impl VolumeSnapshotter for Handle {
         let call = |connection| async move {
             self.volume_snapshotter(connection).upload_snapshot(snapshot).await
         };
-        // How many uploads go on is decided by whoever starts them; one must never keep a snapshot
-        // from being taken.
-        let upload = Call { is_work: false, ..self.volume_work("UploadSnapshot") };
-        self.slot.call(upload, call).await
+        self.slot.call(self.volume_work("UploadSnapshot"), call).await
     }
 }

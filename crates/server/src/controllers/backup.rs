@@ -413,16 +413,29 @@ impl<'a> Course<'a> {
         snapshot::discard(&*self.context.snapshotters, snapshots, report).await
     }
 
-    /// Deletes the snapshots of a backup whose Backup is gone. There is nobody to tell it to but the log.
-    async fn discard_unrecorded(&self, snapshots: Vec<Snapshot>) {
-        for left in self.discard(snapshots, &Report::default()).await {
+    /// Takes away what a backup has left whose Backup is gone: first its snapshots, then its files in the
+    /// bucket, unless those name a snapshot that could not be deleted. There is nobody to tell it to but
+    /// the log.
+    async fn clean_up(&self, store: &BackupStore, snapshots: Vec<Snapshot>) {
+        let left = self.discard(snapshots, &Report::default()).await;
+        for left in &left {
             tracing::error!(
                 volume = left.spec.persistent_volume_name,
                 snapshot = left.status.provider_snapshot_id,
                 location = left.spec.location,
-                "a snapshot of a backup that is gone is left over"
+                "a snapshot of a backup that is gone is left over, and its files are kept"
             );
         }
+        if left.is_empty() {
+            clean(store, &self.name).await;
+        }
+    }
+
+    /// The same, with the snapshots that the bucket knows of.
+    async fn clean_up_recorded(&self, store: &BackupStore) -> Result<(), WorkError> {
+        let snapshots = wait::bucket(store.get::<Vec<Snapshot>>(&self.name).await)?;
+        self.clean_up(store, snapshots.unwrap_or_default()).await;
+        Ok(())
     }
 
     /// What the engine needs to know of the backup, looked up anew.

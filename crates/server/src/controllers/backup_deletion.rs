@@ -363,7 +363,11 @@ impl Controller {
     /// The other requests for the same backup.
     fn requests_like(&self, request: &DeleteBackupRequest) -> Vec<Arc<DeleteBackupRequest>> {
         let is_like = |other: &Arc<DeleteBackupRequest>| {
-            other.spec.backup_name == request.spec.backup_name && other.uid() != request.uid()
+            let (wanted, its) = (wanted_uid(request), wanted_uid(other));
+            other.spec.backup_name == request.spec.backup_name
+                && other.uid() != request.uid()
+                // One that was made for another Backup of that name has its own answer to get.
+                && (its.is_none() || wanted.is_none() || its == wanted)
         };
         self.requests.state().into_iter().filter(is_like).collect()
     }

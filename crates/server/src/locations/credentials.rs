@@ -20,6 +20,15 @@ const KEPT: usize = 2;
 /// How many digits of the hash are in a name: enough that no two credentials meet.
 const DIGITS: usize = 32;
 
+/// What the names of VolumeSnapshotLocations begin with here, since a storage location may have the same.
+/// No object can be called so.
+const OF_SNAPSHOTS: &str = "_snapshots-";
+
+/// A VolumeSnapshotLocation among locations. Its files are kept as long as the server runs.
+pub(super) fn of_snapshots(location: &str) -> String {
+    format!("{OF_SNAPSHOTS}{location}")
+}
+
 /// The files, in a private folder that goes away with this.
 #[derive(Debug)]
 pub(super) struct CredentialFiles {
@@ -62,11 +71,11 @@ impl CredentialFiles {
         Ok(path)
     }
 
-    /// Removes the files of locations that are not among these.
+    /// Removes the files of storage locations that are not among these.
     pub(super) fn keep_only(&self, locations: &[String]) {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         files.retain(|location, files| {
-            let is_kept = locations.contains(location);
+            let is_kept = locations.contains(location) || location.starts_with(OF_SNAPSHOTS);
             if !is_kept {
                 for file in files {
                     remove(file);

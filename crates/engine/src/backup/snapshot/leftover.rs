@@ -1,7 +1,7 @@
 //! Snapshots that nobody wants any more: of a backup that was cancelled, or of a block that is done
 //! again.
 
-use bowline_plugin::{Name, ResourceIdentifier, SnapshotId, VolumeId};
+use bowline_plugin::{Code, Name, ResourceIdentifier, SnapshotId, VolumeId};
 use bowline_store::file::Snapshot;
 use futures::StreamExt as _;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use super::zone;
 use crate::backup::Context;
-use crate::journal::{Intent, SnapshotIntent};
+use crate::journal::{Intent, Recovered, SnapshotIntent};
 use crate::point::{self, Point};
 use crate::report::Report;
 use crate::snapshotter::{Snapshotter, Snapshotters, volume_id};
@@ -27,6 +27,15 @@ pub(super) fn tell(report: &Report, id: &ResourceIdentifier, plugin: &Name, requ
         bowline_api::annotation::REQUEST_ID
     );
     report.warning(id, text);
+}
+
+/// Tells of all snapshots that were asked for when a server ended, of a run that does not go on.
+pub(in crate::backup) fn tell_all(report: &Report, recovered: &Recovered) {
+    for intent in recovered.unfinished.iter().flat_map(|begun| &begun.intents) {
+        if let (Some(wanted), Ok(plugin)) = (&intent.snapshot, intent.plugin.parse()) {
+            tell(report, &intent.item.clone().into(), &plugin, &wanted.request);
+        }
+    }
 }
 
 /// Deletes snapshots of a backup that is not to be. Those that could not be deleted stay in the list,
@@ -64,6 +73,8 @@ async fn delete_by(snapshotter: &Snapshotter, id: &SnapshotId) -> Result<(), Str
     let deleted = timeout(LIMIT, snapshotter.calls.delete_snapshot(id)).await;
     point::pass(Point::SnapshotDeleted);
     match deleted {
+        // It is gone already.
+        Ok(Err(error)) if error.code() == Code::NotFound => Ok(()),
         Ok(deleted) => deleted.map_err(|error| error.to_string()),
         Err(_) => Err(format!("the plugin has not answered within {} s", LIMIT.as_secs())),
     }

@@ -35,7 +35,7 @@ impl Tracker<'_> {
                 return self.end_before_call(place, unwanted()).await;
             }
             () = tokio::time::sleep(since(Timestamp::now(), deadline)) => {
-                return self.end_before_call(place, Observation::Passed).await;
+                return self.end_before_call(place, Observation::Unwanted(Why::Deadline)).await;
             }
             ready = ready => ready,
         };

@@ -5,19 +5,19 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
-use bowline_engine::backup::{Progress, Recovery, replace, snapshot};
+use bowline_engine::backup::{Progress, Recovery, finalize, replace, snapshot};
 use bowline_engine::operation::Operation;
 use bowline_engine::point::{self, Point};
 use bowline_engine::report::{About, Report};
 use bowline_plugin::ResourceIdentifier;
 use bowline_store::BackupStore;
-use bowline_store::file::{BackupVolumeInfo, Snapshot};
+use bowline_store::file::{BackupVolumeInfo, Own, Snapshot};
 use futures::stream;
 use jiff::Timestamp;
 
 use super::volumes::Resources;
 use super::wait::bucket;
-use super::{Course, Then, WorkError, canceled_status, clean, commit, failed, recover};
+use super::{Course, Then, WorkError, canceled_status, commit, failed, recover};
 use crate::controllers::run::patiently;
 use crate::story::one_line;
 
@@ -31,18 +31,18 @@ impl Course<'_> {
             Err(unseen) => return Ok(Then::Over(Box::new(failed(&self.status(), unseen.told())))),
         };
         if self.cancel.is_cancelled() && !self.is_there().await? {
-            let snapshots = bucket(store.get::<Vec<Snapshot>>(&self.name).await)?;
-            self.discard_unrecorded(snapshots.unwrap_or_default()).await;
-            clean(&store, &self.name).await;
+            self.clean_up_recorded(&store).await?;
             return Ok(Then::Gone);
         }
-        let (operations, _, report) = self.operations(&store).await?;
-        self.settle_volumes(&store, &operations, &report).await?;
+        let (operations, own, report) = self.operations(&store).await?;
         let items = replace::items_of(&operations);
         if !items.is_empty() && !self.cancel.is_cancelled() {
             self.replace(&store, items, &report).await?;
             point::pass(Point::ArchiveReplaced);
         }
+        // From here on it is settled whether it was cancelled.
+        let is_canceled = self.cancel.is_cancelled();
+        self.settle_volumes(&store, &operations, own, is_canceled, &report).await?;
         let mut status = self.status();
         if let Err(error) = self.add_results(&store, &report, &mut status).await {
             if error.is_retryable() {
@@ -53,7 +53,7 @@ impl Course<'_> {
         }
         point::pass(Point::ResultsWritten);
         self.write_log(&store).await?;
-        let status = if self.cancel.is_cancelled() { canceled_status(&status) } else { status };
+        let status = if is_canceled { canceled_status(&status) } else { status };
         Ok(Then::Over(Box::new(commit(&store, &self.backup, &status).await?)))
     }
 
@@ -62,9 +62,18 @@ impl Course<'_> {
         &self,
         store: &BackupStore,
         operations: &[Operation],
+        own: Own,
+        is_canceled: bool,
         report: &Report,
     ) -> Result<(), WorkError> {
-        let snapshots = bucket(store.get::<Vec<Snapshot>>(&self.name).await)?.unwrap_or_default();
+        let read = store.get::<Vec<Snapshot>>(&self.name).await;
+        if let Err(error) = &read
+            && !error.is_retryable()
+        {
+            let text = format!("the list of its snapshots cannot be read: {}", one_line(error));
+            report.error(About::Run, text);
+        }
+        let snapshots = bucket(read)?.unwrap_or_default();
         if snapshots.is_empty() {
             return Ok(());
         }
@@ -73,13 +82,20 @@ impl Course<'_> {
         let shown = resources.all().await?;
         let mut infos =
             bucket(store.get::<Vec<BackupVolumeInfo>>(&self.name).await)?.unwrap_or_default();
-        let mut snapshots = if self.cancel.is_cancelled() {
-            self.discard(snapshots, report).await
-        } else {
-            snapshots
-        };
+        let mut snapshots =
+            if is_canceled { self.discard(snapshots, report).await } else { snapshots };
         snapshot::settle(operations, &mut snapshots, &mut infos);
+        if is_canceled {
+            snapshot::forget_discarded(&snapshots, &mut infos);
+        }
+        let is_kept = |volume: &str| {
+            !is_canceled || snapshots.iter().any(|one| one.spec.persistent_volume_name == volume)
+        };
+        let kept: Vec<Operation> =
+            operations.iter().filter(|one| is_kept(&one.item.name)).cloned().collect();
+        let own = finalize::own(&kept, own.freeze_windows);
         let written = patiently(|| async {
+            store.put(&self.name, &own).await?;
             store.put(&self.name, &snapshots).await?;
             store.put(&self.name, &infos).await?;
             store.put(&self.name, &shown).await

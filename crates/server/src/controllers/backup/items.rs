@@ -19,9 +19,7 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use super::volumes::{Askers, Resources};
-use super::{
-    Course, Then, WorkError, canceled_status, clean, commit, failed, recover, with_conditions,
-};
+use super::{Course, Then, WorkError, canceled_status, commit, failed, recover, with_conditions};
 use crate::controllers::operations::{Actions, Followed, Nobody, follow, tell_failed};
 use crate::controllers::run::{Items, named, patiently, show_progress, until_over};
 use crate::controllers::timed;
@@ -120,9 +118,10 @@ impl Course<'_> {
         match &taken.archive {
             _ if !is_there => {
                 self.stop_operations(&mut taken.operations).await;
-                self.discard_unrecorded(taken.snapshots).await;
-                if !is_other {
-                    clean(&store, &self.name).await;
+                if is_other {
+                    self.discard(taken.snapshots, &taken.report).await;
+                } else {
+                    self.clean_up(&store, taken.snapshots).await;
                 }
                 return Ok(Then::Gone);
             }
@@ -239,7 +238,7 @@ impl Course<'_> {
                 return Err(WorkError::Bucket(one_line(&error)));
             }
             self.stop_operations(&mut taken.operations.clone()).await;
-            self.discard_unrecorded(taken.snapshots.clone()).await;
+            self.discard(taken.snapshots.clone(), &taken.report).await;
             let reason = format!("cannot write the files of the backup: {}", one_line(&error));
             return Ok(Then::Over(Box::new(failed(&status, reason))));
         }
@@ -255,8 +254,7 @@ impl Course<'_> {
             return Ok(Then::Stage(Box::new(backup)));
         }
         self.stop_operations(&mut taken.operations.clone()).await;
-        self.discard_unrecorded(taken.snapshots.clone()).await;
-        clean(store, &self.name).await;
+        self.clean_up(store, taken.snapshots.clone()).await;
         Ok(Then::Gone)
     }
 

@@ -5,7 +5,7 @@
 //! stops for good if anybody else writes into one.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -17,13 +17,16 @@ use bowline_engine::operation::{Asker, Kind, Operation, State};
 use bowline_engine::snapshotter::{
     Snapshotter, Snapshotters as _, hashed_object_name, object_name,
 };
-use bowline_plugin::{BackupItemAction, Code, Error, Progress, Result, SnapshotId, State as Told};
+use bowline_plugin::{
+    BackupItemAction, Class, Code, Error, Progress, Result, SnapshotId, State as Told,
+};
 use futures::{FutureExt as _, StreamExt as _};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::api::{ListParams, PostParams};
 use kube::{Api, Resource as _, ResourceExt as _};
 use serde_json::json;
+use tokio::sync::OnceCell;
 
 use crate::controllers::operations::Actions;
 use crate::patch::{self, FIELD_MANAGER};
@@ -42,7 +45,7 @@ pub(super) struct Askers<'a> {
     context: &'a Context,
     resources: &'a Resources<'a>,
     /// The snapshotters that were needed so far, by location.
-    opened: tokio::sync::Mutex<HashMap<String, Snapshotter>>,
+    opened: Mutex<HashMap<String, Arc<OnceCell<Snapshotter>>>>,
 }
 
 impl<'a> Askers<'a> {
@@ -51,7 +54,7 @@ impl<'a> Askers<'a> {
         context: &'a Context,
         resources: &'a Resources<'a>,
     ) -> Self {
-        Self { actions, context, resources, opened: tokio::sync::Mutex::default() }
+        Self { actions, context, resources, opened: Mutex::default() }
     }
 
     async fn snapshotter(&self, operation: &Operation) -> Result<(Snapshotter, SnapshotId)> {
@@ -59,15 +62,18 @@ impl<'a> Askers<'a> {
         let location = location.unwrap_or_default();
         let id = SnapshotId::new(operation.id.as_str());
         let id = id.ok_or_else(|| Error::new(Code::InvalidArgument, "the snapshot has no id"))?;
-        let mut opened = self.opened.lock().await;
-        if let Some(snapshotter) = opened.get(location) {
-            return Ok((snapshotter.clone(), id));
-        }
-        let snapshotter = self.context.snapshotters.open(location).await.map_err(|error| {
-            let code = if error.is_retryable { Code::Unavailable } else { Code::NotFound };
-            Error::new(code, error.to_string())
-        })?;
-        opened.insert(location.to_owned(), snapshotter.clone());
+        // Each has a cell of its own: one that is slow to open keeps no other waiting.
+        let cell = {
+            let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(opened.entry(location.to_owned()).or_default())
+        };
+        let open = async || {
+            self.context.snapshotters.open(location).await.map_err(|error| {
+                let code = if error.is_retryable { Code::Unavailable } else { Code::NotFound };
+                Error::new(code, error.to_string())
+            })
+        };
+        let snapshotter = cell.get_or_try_init(open).await?.clone();
         Ok((snapshotter, id))
     }
 }
@@ -78,11 +84,16 @@ impl Asker for Askers<'_> {
         if !operation.kind.is_of_volume() {
             return self.actions.progress(operation).await;
         }
-        if let Some(told) = self.resources.told(operation).await {
-            return Ok(told);
+        let told = self.resources.told(operation).await;
+        if let Some(told) = told.as_ref().filter(|told| told.state != Told::Running) {
+            return Ok(told.clone());
         }
+        // What a plugin shows may be of creation and upload as one; what it answers is of the first.
         let (snapshotter, id) = self.snapshotter(operation).await?;
-        snapshotter.calls.progress(&id).await
+        match (snapshotter.calls.progress(&id).await, told) {
+            (Err(error), Some(told)) if error.class() == Class::Unimplemented => Ok(told),
+            (answer, _) => answer,
+        }
     }
 
     async fn cancel(&self, operation: &Operation) -> Result<()> {
@@ -139,6 +150,10 @@ impl<'a> Resources<'a> {
     async fn show_or_tell(&self, key: Key, of: Vec<&Operation>) {
         if let Err(error) = self.show_one(&key, &of).await {
             let (volume, snapshot) = &key;
+            // The kind is not installed, or not ours to write: it will not be otherwise in a second.
+            if patch::is_missing(&error) || patch::is_refused(&error) {
+                self.known().insert(key.clone(), Known::Theirs(String::new()));
+            }
             tracing::warn!(volume, snapshot, "it cannot be shown: {}", one_line(&error));
         }
     }
@@ -281,7 +296,15 @@ impl<'a> Resources<'a> {
     /// The resources of the backup as they are kept with it, whoever made them.
     pub(super) async fn all(&self) -> kube::Result<Vec<VolumePluginBackup>> {
         let name = self.backup.name_any();
-        let listed = self.api().list(&ListParams::default()).await?.items;
+        let listed = match self.api().list(&ListParams::default()).await {
+            Ok(listed) => listed.items,
+            // On the definitions of Velero there is no such kind.
+            Err(error) if patch::is_missing(&error) || patch::is_refused(&error) => {
+                tracing::warn!("VolumePluginBackups cannot be kept: {}", one_line(&error));
+                Vec::new()
+            }
+            Err(error) => return Err(error),
+        };
         let ours = listed.into_iter().filter(|one| {
             let uid = one.labels().get(label::BACKUP_UID);
             one.spec.backup == name && uid.is_none_or(|uid| Some(uid) == self.backup.uid().as_ref())

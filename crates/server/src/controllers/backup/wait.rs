@@ -11,11 +11,11 @@ use bowline_engine::phase::{self, Stage};
 use bowline_engine::point::{self, Point};
 use bowline_engine::report::{About, Report};
 use bowline_store::BackupStore;
-use bowline_store::file::{BackupOperation, FreezeWindow, Own, Results, Snapshot};
+use bowline_store::file::{BackupOperation, FreezeWindow, Own, Results};
 use jiff::Timestamp;
 
 use super::volumes::Resources;
-use super::{Course, Then, WorkError, clean, failed, recover};
+use super::{Course, Then, WorkError, failed, recover};
 use crate::controllers::operations::{Audience, Followed, follow, tell_failed};
 use crate::controllers::run::patiently;
 use crate::events::{Milestone, passed};
@@ -39,9 +39,7 @@ impl Course<'_> {
         match follow(self.context, uid, &board, &asker, &self.cancel, &waiting).await {
             Followed::Stopped => return Ok(Then::Left),
             Followed::Gone => {
-                let snapshots = bucket(store.get::<Vec<Snapshot>>(&self.name).await)?;
-                self.discard_unrecorded(snapshots.unwrap_or_default()).await;
-                clean(&store, &self.name).await;
+                self.clean_up_recorded(&store).await?;
                 return Ok(Then::Gone);
             }
             Followed::Over => {}
@@ -63,7 +61,7 @@ impl Course<'_> {
         if let Some(backup) = shown {
             return Ok(Then::Stage(Box::new(backup)));
         }
-        clean(&store, &self.name).await;
+        self.clean_up_recorded(&store).await?;
         Ok(Then::Gone)
     }
 
@@ -87,7 +85,14 @@ impl Course<'_> {
             }
         }
         // A backup of Velero's has no such file.
-        let mut own = bucket(store.get::<Own>(&self.name).await)?.unwrap_or_default();
+        let read = store.get::<Own>(&self.name).await;
+        if let Err(error) = &read
+            && !error.is_retryable()
+        {
+            let text = format!("what became of its snapshots is not known: {}", one_line(error));
+            report.error(About::Run, text);
+        }
+        let mut own = bucket(read)?.unwrap_or_default();
         for one in std::mem::take(&mut own.volume_operations) {
             match record::from_volume(one, self.timeout(), began) {
                 Ok(operation) => operations.push(operation),
