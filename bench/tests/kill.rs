@@ -40,6 +40,12 @@ fn total(figures: &Value) -> usize {
     names.iter().map(|name| figure(figures, name)).sum()
 }
 
+/// Whether a finding has this text.
+fn tells(figures: &Value, text: &str) -> bool {
+    let findings = figures["findings"].as_array().unwrap();
+    findings.iter().any(|finding| finding.as_str().unwrap().contains(text))
+}
+
 #[test]
 fn a_hundred_kills_lose_nothing_repeat_nothing_in_silence_and_leave_nobody_frozen() {
     // Without a node the rest is still worth it.
@@ -51,16 +57,24 @@ fn a_hundred_kills_lose_nothing_repeat_nothing_in_silence_and_leave_nobody_froze
     let all = Point::ALL.len() - if can_freeze { 0 } else { 5 };
     assert!(figure(&figures, "points") >= all * 9 / 10, "{figures:#}");
     assert!(figure(&figures, "random_kills") > 0, "{figures:#}");
+    assert!(figure(&figures, "deletions") > 0, "{figures:#}");
 }
 
 #[test]
 fn a_journal_that_does_not_say_what_is_begun_is_found_out() {
     let (is_clean, figures) = kill(&["--kills", "4", "--sabotage", "note-begun"]);
-    assert!(!is_clean && total(&figures) > 0, "{figures:#}");
+    assert!(!is_clean && figure(&figures, "lost") > 0, "{figures:#}");
+    assert!(tells(&figures, ": the snapshot snap-"), "{figures:#}");
+    assert!(tells(&figures, "was snapshotted again in silence"), "{figures:#}");
+    assert!(tells(&figures, ": the volume vol-snap-"), "{figures:#}");
 }
 
 #[test]
 fn a_journal_that_does_not_say_what_has_ended_is_found_out() {
     let (is_clean, figures) = kill(&["--kills", "4", "--sabotage", "note-ended"]);
     assert!(!is_clean && figure(&figures, "doubled") > 0, "{figures:#}");
+    assert!(
+        tells(&figures, "was snapshotted again though its snapshot was recorded"),
+        "{figures:#}"
+    );
 }

@@ -24,7 +24,7 @@ const THAW_LIMIT: Duration = Duration::from_mins(1);
 /// How long the journal of a run may stay after its end.
 const JOURNAL_LIMIT: Duration = Duration::from_secs(20);
 /// How many kills a run is sure to survive while its items are worked on.
-const SURVIVED: usize = 99;
+const SURVIVED: usize = 3;
 
 struct Round<'a> {
     world: &'a World,

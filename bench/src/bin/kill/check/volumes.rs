@@ -275,9 +275,9 @@ mod tests {
 
     #[test]
     fn a_volume_that_nothing_points_to_is_lost_and_doubled_without_a_warning() {
-        let run = |made: &[Made], notices: &[&str]| Run {
+        let run = |made: &[&Made], notices: &[&str]| Run {
             name: "r".into(),
-            made: made.to_vec(),
+            made: made.iter().map(|&one| one.clone()).collect(),
             notices: notices.iter().map(|&text| text.to_owned()).collect(),
             ..Run::default()
         };
@@ -287,13 +287,13 @@ mod tests {
         let of_volume = "the volume vol-1, which was made for it, is left over: why";
         let other = "the volume vol-11, which was made from s1, is left over: why";
         for (run, expected) in [
-            (run(&[second.clone()], &[]), [0, 0]),
-            (run(&[first.clone()], &[]), [1, 0]),
-            (run(&[first.clone(), second.clone()], &[]), [1, 1]),
-            (run(&[first.clone(), second.clone()], &[of_snapshot]), [0, 0]),
-            (run(&[second.clone(), first.clone()], &[of_volume]), [0, 0]),
-            (run(&[second.clone(), first.clone()], &[other]), [1, 1]),
-            (run(&[made("vol-3", "t", 2)], &[]), [0, 1]),
+            (run(&[&second], &[]), [0, 0]),
+            (run(&[&first], &[]), [1, 0]),
+            (run(&[&first, &second], &[]), [1, 1]),
+            (run(&[&first, &second], &[of_snapshot]), [0, 0]),
+            (run(&[&second, &first], &[of_volume]), [0, 0]),
+            (run(&[&second, &first], &[other]), [1, 1]),
+            (run(&[&made("vol-3", "t", 2)], &[]), [0, 1]),
         ] {
             assert_eq!([lost(&run).len(), doubled(&run).len()], expected, "{run:?}");
         }

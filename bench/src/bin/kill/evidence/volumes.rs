@@ -60,7 +60,7 @@ pub(crate) fn snapshots(disks: &Path, backup: &str) -> anyhow::Result<Vec<Snapsh
 pub(crate) fn all_made(disks: &Path) -> anyhow::Result<BTreeSet<String>> {
     let mut names = names(&disks.join("volumes"))?;
     // Beside each of them is a file about it.
-    names.retain(|name| name.starts_with(MADE) && !name.ends_with(".json"));
+    names.retain(|name| name.starts_with(MADE) && !name.contains('.'));
     Ok(names)
 }
 

@@ -5,8 +5,10 @@ use std::path::Path;
 use bowline_testbed::node;
 use serde_json::{Value, json};
 
-/// How long an operation takes, in milliseconds.
-const OPERATION: u32 = 700;
+use super::APPS;
+
+/// How long an operation takes at least, in milliseconds.
+const OPERATION: usize = 700;
 /// The class of claims whose volumes are there before them.
 const CLASS: &str = "disks";
 /// The file in a volume, with the name of the volume that it was written to.
@@ -18,6 +20,13 @@ pub(crate) struct Volume {
     pub(crate) name: String,
     /// Who has it. Nobody has the one of a pod that is frozen: no node could mount it.
     pub(crate) claim: Option<String>,
+}
+
+/// What the plugin does with items of an application. The ids of operations are made of when they begin
+/// and how long they take, so that they take different times where they could be mistaken.
+fn operation(app: &str) -> String {
+    let number = APPS.iter().position(|one| *one == app).unwrap_or(APPS.len());
+    format!("operation={}", OPERATION + number)
 }
 
 /// The volumes of an application: of its first claims, and of the first pod that can be frozen.
@@ -83,7 +92,7 @@ pub(super) fn claim(app: &str, name: &str) -> Value {
     let changed = format!("configmaps/{app}/{}", maps_of(app)[0]);
     let mut claim = json!({
         "metadata": {"name": name, "annotations": {
-            "fixture.bowline.io/do": format!("operation={OPERATION}"),
+            "fixture.bowline.io/do": operation(app),
             "fixture.bowline.io/post-operation": changed,
         }},
         "spec": {
@@ -104,7 +113,7 @@ pub(super) fn idle_pod(app: &str) -> Value {
     json!({
         "metadata": {
             "name": format!("{app}-idle"),
-            "annotations": {"fixture.bowline.io/do": format!("operation={OPERATION}")},
+            "annotations": {"fixture.bowline.io/do": operation(app)},
         },
         "spec": {
             "schedulerName": "nobody",
@@ -124,7 +133,7 @@ pub(super) fn idle_pod(app: &str) -> Value {
 pub(super) fn hooked_pod(app: &str, name: &str, notes: &Path) -> Value {
     let hook = |word: &str| json!(["/bin/sh", "-c", format!("echo {word} >> /notes/{name}")]);
     let mut annotations = json!({
-        "fixture.bowline.io/do": format!("sleep=50,operation={OPERATION}"),
+        "fixture.bowline.io/do": format!("sleep=50,{}", operation(app)),
         "pre.hook.backup.velero.io/command": hook("freeze").to_string(),
         "post.hook.backup.velero.io/command": hook("thaw").to_string(),
     });

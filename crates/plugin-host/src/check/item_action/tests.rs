@@ -223,7 +223,8 @@ async fn each_flaw_of_an_action_is_found_by_its_rule() {
     for (flaw, rules) in expected {
         let fake = Fake::new(flaw);
         let trial = fake.trial();
-        let found = findings(async |judge: &mut Judge<'_>| trial.examine(judge).await).await;
+        let found =
+            Box::pin(findings(async |judge: &mut Judge<'_>| trial.examine(judge).await)).await;
         assert_eq!(broken(&found), rules, "{flaw:?}");
         // All that was started was cancelled.
         assert_eq!(fake.cancelled().len(), fake.started.load(Ordering::Relaxed), "{flaw:?}");
@@ -239,7 +240,7 @@ const CANCEL_ALL: &str = "accepts the cancellation of all that the check started
 async fn an_operation_is_cancelled_although_other_calls_hang() {
     let fake = Fake::new(Flaw::AnswersOnceAtOnce);
     let trial = fake.trial();
-    let found = findings(async |judge: &mut Judge<'_>| trial.examine(judge).await).await;
+    let found = Box::pin(findings(async |judge: &mut Judge<'_>| trial.examine(judge).await)).await;
     assert_eq!(broken(&found), [AT_ONCE_RULE, CANCEL_ALL]);
     // That of the first rule, and two of the sixteen.
     assert_eq!(fake.cancelled(), ["op-0", "op-1", "op-2"]);
@@ -271,7 +272,7 @@ async fn a_call_that_is_interrupted_may_have_started_an_operation() {
 async fn what_could_not_be_cancelled_in_time_is_named() {
     let fake = Fake::new(Flaw::HangsInACancel);
     let trial = fake.trial();
-    let found = findings(async |judge: &mut Judge<'_>| trial.examine(judge).await).await;
+    let found = Box::pin(findings(async |judge: &mut Judge<'_>| trial.examine(judge).await)).await;
     assert_eq!((broken(&found), left(&found)), (vec![CANCEL_ALL], vec!["operation op-3"]));
     assert_eq!(fake.cancelled().len(), AT_ONCE);
 }
@@ -280,7 +281,8 @@ async fn what_could_not_be_cancelled_in_time_is_named() {
 async fn an_operation_that_runs_on_after_its_cancellation_is_told() {
     for (flaw, is_told) in [(Flaw::IgnoresCancel, true), (Flaw::None, false)] {
         let trial = Fake::new(flaw).trial();
-        let found = findings(async |judge: &mut Judge<'_>| trial.examine(judge).await).await;
+        let found =
+            Box::pin(findings(async |judge: &mut Judge<'_>| trial.examine(judge).await)).await;
         let finding = found.iter().find(|finding| finding.rule == ENDS).unwrap();
         let Verdict::Holds(note) = &finding.verdict else { panic!("{finding:?}") };
         let words = "s, so the cancellation had no effect";
@@ -292,7 +294,7 @@ async fn an_operation_that_runs_on_after_its_cancellation_is_told() {
 async fn actions_are_called_for_a_backup_of_this_check_alone() {
     let fake = Fake::new(Flaw::None);
     let trial = fake.trial();
-    findings(async |judge: &mut Judge<'_>| trial.examine(judge).await).await;
+    Box::pin(findings(async |judge: &mut Judge<'_>| trial.examine(judge).await)).await;
     let backups = fake.backups.lock().unwrap();
     assert_eq!(backups.len(), 1 + AT_ONCE);
     assert!(backups.iter().flatten().all(|word| word == "bowline-check-id"), "{backups:?}");
@@ -329,7 +331,8 @@ async fn nothing_is_deleted_unless_delete_actions_are_asked_for() {
         let input = Arc::new(Input { kinds, ..Input::clone(&input()) });
         let (plugin, action) = (plugin(Kind::DeleteItemAction), AnyAction::Delete(fake.clone()));
         let trial = Trial::new(plugin, action, Arc::new(NoProcess), input);
-        let found = findings(async |judge: &mut Judge<'_>| trial.examine(judge).await).await;
+        let found =
+            Box::pin(findings(async |judge: &mut Judge<'_>| trial.examine(judge).await)).await;
         assert_eq!(fake.0.load(Ordering::Relaxed), calls);
         let says_how = |finding: &Finding| matches!(&finding.verdict, Verdict::Skipped(reason) if reason.ends_with("--kind DeleteItemAction"));
         assert_eq!(found.iter().filter(|finding| says_how(finding)).count(), 1 - calls);
