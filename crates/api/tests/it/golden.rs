@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// The kinds that Velero has.
 pub(crate) const VELERO_KINDS: [&str; 13] = [
@@ -28,9 +28,16 @@ pub(crate) fn read(name: &str) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
-/// An object of this kind with a value in every field.
+/// An object of this kind with a value in every field, also in those that we add.
 pub(crate) fn full(kind: &str) -> Value {
-    read(&format!("velero-{kind}.full.json"))
+    let mut object = read(&format!("velero-{kind}.full.json"));
+    if kind == "Backup" {
+        object["status"]["freezeWindows"] = json!([{
+            "namespace": "shop", "pod": "db", "milliseconds": 12,
+            "startTimestamp": "2026-01-02T03:04:05.000006Z",
+        }]);
+    }
+    object
 }
 
 /// An object of this kind with nothing but a name.
