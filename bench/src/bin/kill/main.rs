@@ -48,10 +48,6 @@ struct Args {
     #[arg(long, value_name = "POINT", value_parser = parse_sabotage)]
     sabotage: Option<Point>,
 
-    /// Delete one of the backups of each round while it runs
-    #[arg(long, conflicts_with = "sabotage")]
-    cut_short: bool,
-
     /// Where the randomness comes from: the same seed makes the same plan
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -110,8 +106,7 @@ async fn run_until_asked_to_end(args: &Args) -> anyhow::Result<ExitCode> {
 
 async fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let world = World::set_up(args.sabotage).await?;
-    let planner = Planner::new(args.seed, args.sabotage, world.can_freeze());
-    let mut planner = planner.cut_short(args.cut_short);
+    let mut planner = Planner::new(args.seed, args.sabotage, world.can_freeze());
     let mut totals = Totals::default();
     let began = Instant::now();
     // A round that kills nobody is possible; many in a row mean that something else is wrong.

@@ -135,20 +135,13 @@ pub(crate) struct Planner {
     rounds: u32,
     sabotage: Option<Point>,
     can_freeze: bool,
-    cuts_short: bool,
     /// What was hit, or tried often enough.
     done: BTreeSet<Point>,
 }
 
 impl Planner {
     pub(crate) fn new(seed: u64, sabotage: Option<Point>, can_freeze: bool) -> Self {
-        let (cuts_short, done) = (false, BTreeSet::new());
-        Self { seed, rolled: 0, rounds: 0, sabotage, can_freeze, cuts_short, done }
-    }
-
-    /// Lets a backup of each round be deleted while it runs.
-    pub(crate) fn cut_short(self, cuts_short: bool) -> Self {
-        Self { cuts_short, ..self }
+        Self { seed, rolled: 0, rounds: 0, sabotage, can_freeze, done: BTreeSet::new() }
     }
 
     /// Says that a point was hit.
@@ -175,8 +168,8 @@ impl Planner {
             let is_left = targets.len() < most as usize;
             is_left.then(|| self.of_deletion(number)).into_iter().collect()
         });
-        // Without its bucket a backup is not deleted.
-        let cuts_short = self.cuts_short && !without_bucket;
+        // In rounds whose first kill is in the blocks, when there is something to lose.
+        let cuts_short = self.sabotage.is_none() && number % 4 == 2;
         Plan { number, targets, without_bucket, deletion, cuts_short }
     }
 
@@ -189,7 +182,7 @@ impl Planner {
             _ => self.pick(&[Stage::Start]),
         };
         let second = match number % 8 {
-            6 => Target::At(Point::SnapshotCreated, 1 + self.below(2)),
+            5 => Target::At(Point::SnapshotCreated, 1 + self.below(2)),
             _ => self.pick(&[Stage::Blocks, Stage::Thaw]),
         };
         let mut targets = vec![first];
@@ -350,20 +343,21 @@ mod tests {
     }
 
     #[test]
-    fn backups_are_cut_short_on_demand_and_with_their_bucket() {
-        let mut planner = Planner::new(1, None, true).cut_short(true);
-        for _ in 0..20 {
-            let plan = planner.round(6);
-            assert_ne!(plan.cuts_short, plan.without_bucket, "{plan:?}");
+    fn a_backup_is_cut_short_where_it_is_killed_in_its_blocks() {
+        let mut planner = Planner::new(1, None, true);
+        let plans = [(); 20].map(|()| planner.round(6));
+        let cut: Vec<&Plan> = plans.iter().filter(|plan| plan.cuts_short).collect();
+        assert_eq!(cut.len(), 5);
+        for plan in cut {
+            assert!(!plan.without_bucket && Planner::order(&plan.targets[0]) == Stage::Blocks);
         }
-        assert!(!Planner::new(1, None, true).round(6).cuts_short);
     }
 
     #[test]
     fn sabotage_is_shown_in_four_kills_and_not_deleted() {
         let mut planner = Planner::new(1, Some(Point::NoteBegun), true);
         let plans = [(); 3].map(|()| planner.round(4));
-        assert!(plans.iter().all(|plan| plan.deletion.is_none()), "{plans:?}");
+        assert!(plans.iter().all(|plan| plan.deletion.is_none() && !plan.cuts_short), "{plans:?}");
         // All that can be lost is, within four kills.
         assert_eq!(plans.map(|plan| plan.targets.len()), [1, 1, 2]);
     }

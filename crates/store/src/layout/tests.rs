@@ -29,6 +29,7 @@ fn every_key_is_spelled_as_in_velero() {
             "backups/b/b-results.gz",
             "backups/b/b-volumeinfo.json.gz",
             "backups/b/b-volumepluginbackups.json.gz",
+            "backups/b/b-bowline.json.gz",
             "backups/b/b-csi-volumesnapshots.json.gz",
             "backups/b/b-csi-volumesnapshotcontents.json.gz",
             "backups/b/b-csi-volumesnapshotclasses.json.gz",
