@@ -247,7 +247,7 @@ pub async fn run(run: Run, now: Timestamp) -> Taken {
         Ok(context) => context,
         // What an earlier process has begun goes on all the same.
         Err(fatal) => {
-            snapshot::tell_all(&report, &recovered);
+            note::tell_left(&report, &recovered);
             let nothing = Taken::nothing(fatal, own(report), &progress);
             return Taken { operations: begun, snapshots, ..nothing };
         }
@@ -644,7 +644,7 @@ impl Taken {
     ) -> Self {
         let report = Report::default();
         report.take_over(recovered.thaw_errors.iter().cloned().map(Message::from), []);
-        snapshot::tell_all(&report, recovered);
+        note::tell_left(&report, recovered);
         let nothing = Self::nothing(Fatal::GivenUp(reason), report, &Progress::default());
         let operations = begun_before(recovered, timeout, began);
         Self { operations, snapshots: taken_before(recovered), ..nothing }

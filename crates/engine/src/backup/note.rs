@@ -22,7 +22,7 @@ use super::item::{self, How, Sink};
 use super::volume::Snapshotted;
 use super::{Context, Recovery, snapshot};
 use crate::item::Object;
-use crate::journal::{Begun, Ended, Intent, Kept, Pod, Record, Told, digest};
+use crate::journal::{Begun, Ended, Intent, Kept, Pod, Record, Recovered, Told, digest};
 use crate::operation::{Operation, record};
 use crate::point::{self, Point, Verdict};
 use crate::report::{About, Message, Report};
@@ -317,19 +317,39 @@ pub(super) async fn replay(context: &Context, recovery: &Recovery, archive: &Arc
         replay_block(context, ended, archive).await;
     }
     for begun in &recovered.unfinished {
-        for intent @ Intent { plugin, item, snapshot } in &begun.intents {
-            if snapshot.is_some() {
+        for intent in &begun.intents {
+            if intent.snapshot.is_some() {
                 snapshot::reclaim(context, intent).await;
-                continue;
+            } else {
+                tell_begun(&context.report, intent, "and the plugin is shown it again");
             }
-            let id: ResourceIdentifier = item.clone().into();
-            let text = format!(
-                "the server ended while the plugin {plugin} had this item, and the plugin is shown \
-                 it again: what it had begun, if anything, may be left over"
-            );
-            context.report.warning(&id, text);
         }
     }
+}
+
+/// Tells of an item that a plugin had when the server ended, and what becomes of it.
+fn tell_begun(report: &Report, intent: &Intent, then: &str) {
+    let Intent { plugin, item, .. } = intent;
+    let id: ResourceIdentifier = item.clone().into();
+    let text = format!(
+        "the server ended while the plugin {plugin} had this item, {then}: what it had begun, if \
+         anything, may be left over"
+    );
+    report.warning(&id, text);
+}
+
+/// Tells what is known of a run that does not go on: what was told of its blocks, and what plugins may
+/// have begun in those that are not finished.
+pub(super) fn tell_left(report: &Report, recovered: &Recovered) {
+    let message = |told: &Told| Message::from(told.clone());
+    for ended in &recovered.finished {
+        report.take_over(ended.errors.iter().map(message), ended.warnings.iter().map(message));
+    }
+    let intents = recovered.unfinished.iter().flat_map(|begun| &begun.intents);
+    for intent in intents.filter(|intent| intent.snapshot.is_none()) {
+        tell_begun(report, intent, "and the run does not go on");
+    }
+    snapshot::tell_all(report, recovered);
 }
 
 async fn replay_block(context: &Context, ended: &Ended, archive: &Archive) {
