@@ -83,13 +83,31 @@ async fn a_thousand_operations_at_once() {
     let peak = status.lines().find(|line| line.starts_with("VmHWM")).unwrap();
     println!(
         "{total} operations: begun within {:.1?}, ended after {:.1?}; the largest time without news of \
-         one was {largest_gap:.1?}; memory of this process, which is the server and the test: {}",
+         one in the bucket was {largest_gap:.1?}, and between two polls of one {:.1?}; memory of this \
+         process, which is the server and the test: {}",
         collected.unwrap_or_default(),
         began.elapsed(),
+        longest_pause(&trial),
         peak.trim_start_matches("VmHWM:").trim(),
     );
     let failed = SETS.len() * (BAD + ENDLESS);
     let expected = [total, total - failed, failed].map(|count| i64::try_from(count).unwrap());
     assert_eq!(counts(&ended), expected);
     assert_eq!(phase(&ended), "PartiallyFailed");
+}
+
+/// The longest time between two polls of an operation, as the plugin with our SDK has noted them.
+fn longest_pause(trial: &Trial) -> Duration {
+    let calls = std::fs::read_to_string(trial.world.path("sdk").join("calls")).unwrap();
+    let mut asked: HashMap<&str, u64> = HashMap::new();
+    let mut longest = 0;
+    for line in calls.lines() {
+        let words: Vec<&str> = line.split(' ').collect();
+        let [at, _, "progress", _, _, operation] = words[..] else { continue };
+        let at = at.parse().unwrap();
+        if let Some(before) = asked.insert(operation, at) {
+            longest = longest.max(at - before);
+        }
+    }
+    Duration::from_millis(longest)
 }
