@@ -19,3 +19,4 @@ mod run;
 mod timed;
 
 pub(crate) use operations::CANCELED_PREFIX;
+pub(crate) use timed::Timed;

@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
 
 use async_trait::async_trait;
 use bowline_api::annotation;
@@ -13,14 +12,15 @@ use bowline_api::snapshot_type::SnapshotType;
 use bowline_api::{VolumeSnapshotLocation, VolumeSnapshotLocationSpec};
 use bowline_engine::snapshotter::{OpenError, Snapshotter, Snapshotters};
 use bowline_plugin::{
-    Class, Config, Item, Kind, Name, Progress, Result, SnapshotId, VolumeId, VolumeInfo,
+    Class, Config, Item, Kind, Progress, Result, SnapshotId, VolumeId, VolumeInfo,
     VolumeSnapshotter,
 };
 use bowline_plugin_host::Host;
 use kube::{Api, Client, ResourceExt as _};
 
+use crate::controllers::Timed;
 use crate::locations::Locations;
-use crate::metrics::{Method, Metrics, Outcome};
+use crate::metrics::{Method, Metrics};
 use crate::patch;
 use crate::server::Context;
 use crate::story::one_line;
@@ -81,8 +81,8 @@ impl Snapshotters for Opener {
             let reason = format!("no plugin for volume snapshots by {provider} is installed");
             return Err(failed(reason, false));
         };
-        let metrics = Arc::clone(&self.metrics);
-        let calls = Arc::new(Timed { plugin: calls, name: plugin.clone(), metrics });
+        let (name, metrics) = (plugin.clone(), Arc::clone(&self.metrics));
+        let calls = Arc::new(Timed { plugin: calls, name, metrics });
         calls.init(&config).await.map_err(refused)?;
         Ok(Snapshotter {
             location: location.to_owned(),
@@ -101,25 +101,8 @@ fn type_of(location: &VolumeSnapshotLocation) -> std::result::Result<Option<Snap
     parsed.map_err(|error| format!("its annotation {}: {error}", annotation::SNAPSHOT_TYPE))
 }
 
-/// A snapshotter whose answers are timed.
-struct Timed {
-    plugin: Arc<dyn VolumeSnapshotter>,
-    name: Name,
-    metrics: Arc<Metrics>,
-}
-
-impl Timed {
-    async fn time<R>(&self, method: Method, call: impl Future<Output = Result<R>>) -> Result<R> {
-        let began = Instant::now();
-        let answer = call.await;
-        let outcome = Outcome::of(&answer);
-        self.metrics.plugin_called(&self.name, method, outcome, began.elapsed());
-        answer
-    }
-}
-
 #[async_trait]
-impl VolumeSnapshotter for Timed {
+impl VolumeSnapshotter for Timed<dyn VolumeSnapshotter> {
     async fn init(&self, config: &Config) -> Result<()> {
         self.time(Method::Init, self.plugin.init(config)).await
     }

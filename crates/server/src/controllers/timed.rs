@@ -15,10 +15,10 @@ use bowline_plugin_host::{self as plugin_host, Named};
 use crate::metrics::{Method, Metrics, Outcome};
 
 /// A plugin whose answers are timed.
-struct Timed<T: ?Sized> {
-    plugin: Arc<T>,
-    name: Name,
-    metrics: Arc<Metrics>,
+pub(crate) struct Timed<T: ?Sized> {
+    pub(crate) plugin: Arc<T>,
+    pub(crate) name: Name,
+    pub(crate) metrics: Arc<Metrics>,
 }
 
 impl<T: ?Sized> Timed<T> {
@@ -27,7 +27,12 @@ impl<T: ?Sized> Timed<T> {
         Self { plugin, name, metrics: Arc::clone(metrics) }
     }
 
-    async fn time<R>(&self, method: Method, call: impl Future<Output = Result<R>>) -> Result<R> {
+    /// Makes a call, and notes how long it took and what came of it.
+    pub(crate) async fn time<R>(
+        &self,
+        method: Method,
+        call: impl Future<Output = Result<R>>,
+    ) -> Result<R> {
         let began = Instant::now();
         let answer = call.await;
         let outcome = Outcome::of(&answer);
