@@ -2,12 +2,15 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bowline_api::snapshot_type::SnapshotType;
-use bowline_plugin::{Name, ResourceIdentifier, VolumeSnapshotter};
+use bowline_plugin::{Code, Name, ResourceIdentifier, SnapshotId, VolumeSnapshotter};
+use tokio::time::timeout;
 
 use crate::journal::digest;
+use crate::point::{self, Point};
 
 /// The longest name that an object can have.
 const LONGEST_NAME: usize = 253;
@@ -64,6 +67,25 @@ impl Snapshotters for NoSnapshotters {
     async fn open(&self, location: &str) -> Result<Snapshotter, OpenError> {
         let reason = "there are no snapshotters here".to_owned();
         Err(OpenError { location: location.to_owned(), reason, is_retryable: false })
+    }
+}
+
+/// Deletes a snapshot. One that is gone already is as good as deleted.
+pub(crate) async fn delete(
+    snapshotter: &Snapshotter,
+    id: &SnapshotId,
+    limit: Duration,
+) -> Result<(), String> {
+    point::pass(Point::DeleteSnapshot);
+    let deleted = timeout(limit, snapshotter.calls.delete_snapshot(id)).await;
+    point::pass(Point::SnapshotDeleted);
+    match deleted {
+        Ok(Err(error)) if error.code() == Code::NotFound => {
+            tracing::info!(snapshot = %id, "it was gone already");
+            Ok(())
+        }
+        Ok(deleted) => deleted.map_err(|error| error.to_string()),
+        Err(_) => Err(format!("the plugin has not answered within {} s", limit.as_secs())),
     }
 }
 

@@ -32,7 +32,8 @@ pub struct Limits {
     /// `Execute` and `GetRelatedItems`.
     pub execute: Duration,
     /// A call that may move the data of a volume: `CreateSnapshot`, `CreateVolumeFromSnapshot`,
-    /// `UploadSnapshot`, `DeleteSnapshot`.
+    /// `UploadSnapshot`, `DeleteSnapshot`. A last resort: callers have the deadline of their run, which
+    /// its user sets.
     pub volume: Duration,
     /// A stream of bytes without a byte.
     pub stream_silence: Duration,
@@ -61,7 +62,7 @@ impl Default for Limits {
             start: Duration::from_mins(1),
             metadata: Duration::from_mins(1),
             execute: Duration::from_mins(10),
-            volume: Duration::from_hours(4),
+            volume: Duration::from_hours(30 * 24),
             stream_silence: Duration::from_mins(5),
             stop: Duration::from_secs(2),
             idle: Duration::from_mins(1),

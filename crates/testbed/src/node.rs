@@ -225,11 +225,13 @@ fn kubelet_config(
         "podLogsDir": dir.join("pod-logs"),
         "imageGCHighThresholdPercent": 100,
         "imageGCLowThresholdPercent": 99,
+        // Not in percent: a hundredth of a large disk is more than all pods of a test ever write, and a
+        // node that is short of it runs none.
         "evictionHard": {
             "memory.available": "100Mi",
-            "nodefs.available": "1%",
-            "imagefs.available": "1%",
-            "nodefs.inodesFree": "1%",
+            "nodefs.available": "200Mi",
+            "imagefs.available": "200Mi",
+            "nodefs.inodesFree": "1000",
         },
         "enforceNodeAllocatable": ["pods"],
         "maxPods": 200,

@@ -232,15 +232,16 @@ impl World {
     async fn until_ready(&self, app: &str, pod: &str) -> anyhow::Result<()> {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), app);
         let deadline = Instant::now() + SET_UP_LIMIT;
-        while Instant::now() < deadline && self.can_freeze() {
+        while self.can_freeze() {
             let status = pods.get(pod).await?.status.unwrap_or_default();
-            let containers = status.container_statuses.unwrap_or_default();
+            let containers = status.container_statuses.as_deref().unwrap_or_default();
             if !containers.is_empty() && containers.iter().all(|container| container.ready) {
                 return Ok(());
             }
+            let status = json!(status);
+            ensure!(Instant::now() < deadline, "the pod {app}/{pod} does not run: {status}");
             tokio::time::sleep(LOOK).await;
         }
-        ensure!(!self.can_freeze(), "the pod {app}/{pod} does not run");
         Ok(())
     }
 

@@ -8,9 +8,8 @@ use futures::{FutureExt as _, StreamExt as _, stream};
 use tokio::time::timeout;
 
 use super::{Deadlines, Doomed, Job, Stopped, note};
-use crate::point::{self, Point};
 use crate::report::Report;
-use crate::snapshotter::{Snapshotter, Snapshotters};
+use crate::snapshotter::{self, Snapshotter, Snapshotters};
 
 /// How many snapshots are deleted at a time.
 const AT_ONCE: usize = 8;
@@ -83,25 +82,13 @@ async fn delete_one(job: &Job<'_>, doomed: &Doomed, report: &Report) -> Result<(
         cancel(snapshotter, id, &job.deadlines).await;
     }
     tracing::info!(snapshot = %id, volume, location, "deleting a snapshot");
-    point::pass(Point::DeleteSnapshot);
-    let call = timeout(job.deadlines.delete, snapshotter.calls.delete_snapshot(id));
     let deleted = tokio::select! {
-        deleted = call => deleted,
+        deleted = snapshotter::delete(snapshotter, id, job.deadlines.delete) => deleted,
         // It may go on at the plugin's. The next server asks again.
         () = job.stop.cancelled() => return Err(Stopped),
     };
-    point::pass(Point::SnapshotDeleted);
-    match deleted {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) if error.code() == Code::NotFound => {
-            tracing::info!(snapshot = %id, "it was gone already");
-        }
-        Ok(Err(error)) => note(report, format!("error deleting snapshot {id}: {error}")),
-        Err(_) => {
-            let limit = job.deadlines.delete.as_secs();
-            let text = "the plugin has not answered within";
-            note(report, format!("error deleting snapshot {id}: {text} {limit} s"));
-        }
+    if let Err(error) = deleted {
+        note(report, format!("error deleting snapshot {id}: {error}"));
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Snapshots that nobody wants any more: of a backup that was cancelled, or of a block that is done
 //! again.
 
-use bowline_plugin::{Code, Name, ResourceIdentifier, SnapshotId, VolumeId};
+use bowline_plugin::{Name, ResourceIdentifier, SnapshotId, VolumeId};
 use bowline_store::file::Snapshot;
 use futures::StreamExt as _;
 use std::time::Duration;
@@ -10,9 +10,8 @@ use tokio::time::timeout;
 use super::zone;
 use crate::backup::Context;
 use crate::journal::{Intent, Recovered, SnapshotIntent};
-use crate::point::{self, Point};
 use crate::report::Report;
-use crate::snapshotter::{Snapshotter, Snapshotters, volume_id};
+use crate::snapshotter::{self, Snapshotters, volume_id};
 
 /// How many snapshots are deleted at a time.
 const AT_ONCE: usize = 8;
@@ -65,19 +64,7 @@ async fn delete(snapshotters: &dyn Snapshotters, snapshot: &Snapshot) -> Result<
     let Some(id) = SnapshotId::new(&snapshot.status.provider_snapshot_id) else { return Ok(()) };
     let opened = snapshotters.open(&snapshot.spec.location).await;
     let snapshotter = opened.map_err(|error| error.to_string())?;
-    delete_by(&snapshotter, &id).await
-}
-
-async fn delete_by(snapshotter: &Snapshotter, id: &SnapshotId) -> Result<(), String> {
-    point::pass(Point::DeleteSnapshot);
-    let deleted = timeout(LIMIT, snapshotter.calls.delete_snapshot(id)).await;
-    point::pass(Point::SnapshotDeleted);
-    match deleted {
-        // It is gone already.
-        Ok(Err(error)) if error.code() == Code::NotFound => Ok(()),
-        Ok(deleted) => deleted.map_err(|error| error.to_string()),
-        Err(_) => Err(format!("the plugin has not answered within {} s", LIMIT.as_secs())),
-    }
+    snapshotter::delete(&snapshotter, &id, LIMIT).await
 }
 
 /// Sees to a snapshot that was asked for when the server ended, so that nobody knows what came of it.
@@ -111,5 +98,5 @@ async fn try_reclaim(
     let asked = timeout(LIMIT, snapshotter.calls.create_snapshot(&volume, &wanted.zone, &tags));
     let asked = asked.await.map_err(|_| "the plugin does not answer".to_owned())?;
     let snapshot = asked.map_err(|error| error.to_string())?;
-    delete_by(&snapshotter, &snapshot).await
+    snapshotter::delete(&snapshotter, &snapshot, LIMIT).await
 }
