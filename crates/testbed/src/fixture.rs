@@ -1,4 +1,4 @@
-//! The fixture plugins in Rust, which are part of this workspace.
+//! Plugins in Rust that are part of this workspace.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -8,14 +8,29 @@ use tokio::process::Command;
 
 use crate::Error;
 
-/// The fixture plugins that are built with our SDK, from the sources as they are. Built as we are
-/// ourselves: a benchmark wants the real thing.
+/// The fixture plugins that are built with our SDK.
+pub async fn rust_plugins() -> Result<PathBuf, Error> {
+    build("bowline-plugin-fixture").await
+}
+
+/// The plugin for volumes that are folders of a node.
+pub async fn local_volume() -> Result<PathBuf, Error> {
+    build("bowline-plugin-local-volume").await
+}
+
+/// Whether the sources that plugins are built from are still where they were when this was built.
+pub fn has_sources() -> bool {
+    std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml").is_file()
+}
+
+/// Builds the plugin of a package from the sources as they are. Built as we are ourselves: a benchmark
+/// wants the real thing.
 ///
 /// Cargo makes sure that parallel tests build once, and that nothing is built that is up to date.
-pub async fn rust_plugins() -> Result<PathBuf, Error> {
+async fn build(package: &str) -> Result<PathBuf, Error> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(&cargo)
-        .args(["build", "--package=bowline-plugin-fixture", "--message-format=json"])
+        .args(["build", "--package", package, "--message-format=json"])
         .args((!cfg!(debug_assertions)).then_some("--release"))
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .stdin(Stdio::null())

@@ -28,6 +28,9 @@ const PLAIN_REPORT: Duration = Duration::from_secs(30);
 /// How many of the last lines of a failed build are quoted.
 const QUOTED_LINES: usize = 5;
 
+/// How long the download of one module may take.
+const DOWNLOAD_LIMIT: Duration = Duration::from_mins(10);
+
 /// Why a program could not be built.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -57,6 +60,14 @@ pub enum Error {
         /// What was to be built.
         programs: String,
         /// The last lines it wrote.
+        reason: String,
+    },
+    /// A module could not be downloaded.
+    #[error("cannot download {module} with `go mod download`: {reason}")]
+    Download {
+        /// The module.
+        module: String,
+        /// What Go said.
         reason: String,
     },
 }
@@ -134,16 +145,7 @@ impl Cache {
         if missing.is_empty() {
             return Ok(());
         }
-        // A bed in the cache, where a rename into place is possible: it ends Go and removes what
-        // Go wrote, also when we are killed.
-        let bed = Bed::below(&folder).map_err(|error| Error::Build {
-            programs: names(&missing),
-            reason: error.to_string(),
-        })?;
-        for (name, text) in module.files {
-            let path = bed.dir().join(name);
-            std::fs::write(&path, text).map_err(cache_error(&path))?;
-        }
+        let bed = workplace(module, &folder, &names(&missing))?;
         run_go(module, &missing, &bed).await?;
         for program in missing {
             let built = bed.dir().join("out").join(default_name(program.package()));
@@ -152,6 +154,76 @@ impl Cache {
         }
         Ok(())
     }
+
+    /// The files in one folder of a module that one of ours requires, downloaded and checked by
+    /// Go, copied into the cache.
+    pub(crate) async fn fetch(
+        &self,
+        module: &Module,
+        required: &str,
+        files: &str,
+    ) -> Result<PathBuf, Error> {
+        let folder = self.folder(module);
+        let copy = folder.join(default_name(files));
+        if copy.is_dir() {
+            return Ok(copy);
+        }
+        std::fs::create_dir_all(&folder).map_err(cache_error(&folder))?;
+        let what = format!("the build of {} {}", module.name, module.version);
+        let _lock =
+            lock::acquire(&folder.join(".lock"), &what).await.map_err(cache_error(&folder))?;
+        if copy.is_dir() {
+            return Ok(copy);
+        }
+        let bed = workplace(module, &folder, required)?;
+        let source = download(required, &bed).await?.join(files);
+        let whole = bed.subdir("out").map_err(cache_error(&folder))?;
+        for entry in std::fs::read_dir(&source).map_err(cache_error(&source))? {
+            let file = entry.map_err(cache_error(&source))?;
+            let target = whole.join(file.file_name());
+            std::fs::copy(file.path(), &target).map_err(cache_error(&target))?;
+        }
+        std::fs::rename(&whole, &copy).map_err(cache_error(&copy))?;
+        Ok(copy)
+    }
+}
+
+/// A bed in the cache, where a rename into place is possible, with the files of a module: it ends
+/// Go and removes what Go wrote, also when we are killed.
+fn workplace(module: &Module, folder: &Path, what: &str) -> Result<Bed, Error> {
+    let bed = Bed::below(folder)
+        .map_err(|error| Error::Build { programs: what.to_owned(), reason: error.to_string() })?;
+    for (name, text) in module.files {
+        let path = bed.dir().join(name);
+        std::fs::write(&path, text).map_err(cache_error(&path))?;
+    }
+    Ok(bed)
+}
+
+/// Downloads a module that the one in the bed requires. Where its files are then.
+async fn download(required: &str, bed: &Bed) -> Result<PathBuf, Error> {
+    let failed = |reason: String| Error::Download { module: required.to_owned(), reason };
+    let ran = Command::new("go")
+        .args(["mod", "download", "-json", required])
+        .current_dir(bed.dir())
+        .env("GOFLAGS", "")
+        .env("GOWORK", "off")
+        .env(env::BED, bed.id())
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output();
+    let output = tokio::time::timeout(DOWNLOAD_LIMIT, ran)
+        .await
+        .map_err(|_| failed("it takes too long".to_owned()))?
+        .map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => Error::NoGo { programs: required.to_owned() },
+            _ => failed(error.to_string()),
+        })?;
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    answer.get("Dir").and_then(|dir| dir.as_str()).map(PathBuf::from).ok_or_else(|| {
+        let said = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
+        failed(answer.get("Error").and_then(|error| error.as_str()).map_or(said, str::to_owned))
+    })
 }
 
 fn cache_error(path: &Path) -> impl FnOnce(io::Error) -> Error {

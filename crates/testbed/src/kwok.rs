@@ -1,17 +1,24 @@
-//! A node that is not there: pods on it run at once, by the thousand, and nothing is executed.
+//! A node that is not there: pods on it run at once, by the thousand, and nothing is executed, unless
+//! a pod is named whose commands are.
 
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use kube::Client;
 use serde_json::json;
+use tokio::net::TcpStream;
 
 use crate::apply::apply;
 use crate::node::is_ready;
 use crate::process::Process;
 use crate::program::{self, Program};
-use crate::{ControlPlane, Error};
+use crate::s3::{RANDOMNESS, random_key};
+use crate::{ControlPlane, Error, port};
 
 const START_LIMIT: Duration = Duration::from_mins(1);
+/// Without a lease that is renewed the node counts as dead after a minute. As a kubelet has it.
+const LEASE_SECONDS: u32 = 40;
 
 /// The name of the node.
 pub const NODE: &str = "kwok-0";
@@ -22,25 +29,111 @@ pub struct Kwok {
     _process: Process,
 }
 
+/// A pod in which commands are really executed: on this machine, as its user.
+#[derive(Clone, Debug)]
+pub struct Executing {
+    /// The namespace of the pod.
+    pub namespace: String,
+    /// The pod.
+    pub pod: String,
+    /// Where its commands are run.
+    pub folder: PathBuf,
+    container: String,
+}
+
+impl Executing {
+    /// Commands of a pod, run in a folder of this machine.
+    pub fn new(namespace: &str, pod: &str, folder: &Path) -> Result<Self, Error> {
+        let secret = random_key().map_err(Error::io("read", RANDOMNESS.as_ref()))?;
+        Ok(Self {
+            namespace: namespace.to_owned(),
+            pod: pod.to_owned(),
+            folder: folder.to_owned(),
+            container: format!("main-{secret}"),
+        })
+    }
+
+    /// The name that the container of the pod must have. It is a secret: the port of kwok is open to
+    /// every user of this machine and asks nobody who he is, but it must be told this name.
+    pub fn container(&self) -> &str {
+        &self.container
+    }
+}
+
 impl Kwok {
     /// Starts kwok in the bed of `plane` and waits until its node is ready for pods.
     pub async fn start(plane: &ControlPlane) -> Result<Self, Error> {
+        let command = command(plane).await?;
+        // No server: nobody asks this node for anything.
+        Self::until_ready(plane, command, None).await
+    }
+
+    /// The same, with a pod in which commands are executed. Not in a bed with namespaces of its own.
+    pub async fn start_executing(plane: &ControlPlane, pod: &Executing) -> Result<Self, Error> {
         let bed = plane.bed();
-        let [binary] = program::locate([Program::Kwok]).await?;
-        let kubeconfig = plane.kubeconfig_for("kwok", "kwok", Some("system:masters"))?;
-        let mut command = Command::new(binary);
-        command
-            .arg(format!("--kubeconfig={}", kubeconfig.display()))
-            .arg("--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake")
-            .args(["--node-ip=127.0.0.1", "--cidr=10.244.0.1/16"])
-            // No configuration of the user's, and no server: nobody asks this node for anything.
-            .env("HOME", bed.dir());
-        let mut process = Process::start(bed, "kwok", command)?;
+        if bed.isolation().is_some() {
+            return Err(Error::Isolated("kwok that executes commands"));
+        }
+        let config = bed.dir().join("kwok.json");
+        std::fs::write(&config, exec(pod).to_string()).map_err(Error::io("write", &config))?;
+        let identity = plane.authority().server("kwok-server", &[])?;
+        port::with_free(async |[port]: [u16; 1]| {
+            let mut command = command(plane).await?;
+            command
+                .arg(format!("--config={}", config.display()))
+                .args([format!("--server-address=127.0.0.1:{port}"), format!("--node-port={port}")])
+                .arg(format!("--tls-cert-file={}", identity.certificate.display()))
+                .arg(format!("--tls-private-key-file={}", identity.key.display()));
+            Self::until_ready(plane, command, Some(port)).await
+        })
+        .await
+    }
+
+    async fn until_ready(
+        plane: &ControlPlane,
+        command: Command,
+        port: Option<u16>,
+    ) -> Result<Self, Error> {
+        let mut process = Process::start(plane.bed(), "kwok", command)?;
         let client = plane.client().await?;
         apply(&client, node()).await?;
-        process.until(START_LIMIT, || is_ready(&client, NODE)).await?;
+        process.until(START_LIMIT, || serves(&client, port)).await?;
         Ok(Self { _process: process })
     }
+}
+
+/// kwok, ready for more arguments.
+async fn command(plane: &ControlPlane) -> Result<Command, Error> {
+    let [binary] = program::locate([Program::Kwok]).await?;
+    let kubeconfig = plane.kubeconfig_for("kwok", "kwok", Some("system:masters"))?;
+    let mut command = Command::new(binary);
+    command
+        .arg(format!("--kubeconfig={}", kubeconfig.display()))
+        .arg("--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake")
+        .args(["--node-ip=127.0.0.1", "--cidr=10.244.0.1/16"])
+        .arg(format!("--node-lease-duration-seconds={LEASE_SECONDS}"))
+        // No configuration of the user's.
+        .env("HOME", plane.bed().dir());
+    Ok(command)
+}
+
+/// Whether the node is ready, and what is asked for is answered.
+async fn serves(client: &Client, port: Option<u16>) -> Option<()> {
+    is_ready(client, NODE).await?;
+    match port {
+        Some(port) => TcpStream::connect(("127.0.0.1", port)).await.ok().map(drop),
+        None => Some(()),
+    }
+}
+
+fn exec(pod: &Executing) -> serde_json::Value {
+    let target = json!({"containers": [pod.container], "local": {"workDir": pod.folder}});
+    json!({
+        "apiVersion": "kwok.x-k8s.io/v1alpha1",
+        "kind": "Exec",
+        "metadata": {"name": pod.pod, "namespace": pod.namespace},
+        "spec": {"execs": [target]},
+    })
 }
 
 fn node() -> serde_json::Value {

@@ -2,8 +2,8 @@
 //!
 //! What runs here is what runs in production: etcd, kube-apiserver, the controllers and the
 //! scheduler, with RBAC on and client certificates; an S3 server; [kwok](Kwok) for pods by the
-//! thousand; a [real node](Node) where hooks and volumes are tried on running containers; and
-//! [Velero] itself, the reference for compatibility. It is used by tests and by `bowline demo`.
+//! thousand; a [real node](Node) where hooks and volumes are tried on running containers; the
+//! controllers of [CSI](Csi) with snapshots; and [Velero] itself, the reference for compatibility. It is used by tests and by `bowline demo`.
 //!
 //! ```no_run
 //! use bowline_testbed::{Bed, ControlPlane, Options};
@@ -24,6 +24,8 @@
 pub mod apply;
 mod bed;
 mod control_plane;
+pub mod csi;
+pub mod ec2;
 pub mod env;
 mod error;
 pub mod fixture;
@@ -45,6 +47,8 @@ pub mod velero;
 
 pub use bed::{Bed, Error as BedError};
 pub use control_plane::{ControlPlane, Options};
+pub use csi::Csi;
+pub use ec2::Ec2;
 pub use error::Error;
 pub use kwok::Kwok;
 pub use node::Node;

@@ -40,6 +40,7 @@ pub struct Node {
     _kubelet: Process,
     _containerd: Process,
     volumes: PathBuf,
+    plugins: PathBuf,
 }
 
 /// Why there can be no real node here, if so.
@@ -107,10 +108,11 @@ impl Node {
             .arg(format!("--cert-dir={}", dir.join("kubelet-pki").display()))
             .arg(format!("--hostname-override={NAME}"))
             .arg(format!("--node-ip={NODE_ADDRESS}"));
+        let plugins = dir.join("kubelet").join("plugins_registry");
         let mut kubelet = Process::start(bed, "kubelet", command)?;
         let client = plane.client().await?;
         kubelet.until(START_LIMIT, || is_ready(&client, NAME)).await?;
-        Ok(Self { _kubelet: kubelet, _containerd: containerd, volumes })
+        Ok(Self { _kubelet: kubelet, _containerd: containerd, volumes, plugins })
     }
 
     /// A new folder of the node, for a `local` or `hostPath` volume.
@@ -118,6 +120,11 @@ impl Node {
         let path = self.volumes.join(name);
         std::fs::create_dir_all(&path).map_err(Error::io("create", &path))?;
         Ok(path)
+    }
+
+    /// The folder in which kubelet looks for the sockets of its plugins.
+    pub(crate) fn plugins(&self) -> &Path {
+        &self.plugins
     }
 }
 

@@ -89,6 +89,12 @@ impl Process {
         self.child.id()
     }
 
+    /// Kills it and waits for its end.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
     /// An error if it has ended.
     pub fn check(&mut self) -> Result<(), Error> {
         match self.child.try_wait() {
@@ -143,8 +149,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.kill();
     }
 }
 

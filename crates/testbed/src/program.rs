@@ -37,6 +37,14 @@ pub enum Program {
     FixturePlugins,
     /// A VolumeSnapshotter of version 2, written in Go without any framework.
     SnapshotterV2,
+    /// Binds snapshots to their contents, whatever the driver.
+    SnapshotController,
+    /// Has a CSI driver make and remove snapshots.
+    CsiSnapshotter,
+    /// Has a CSI driver make and remove volumes.
+    CsiProvisioner,
+    /// A CSI driver whose volumes are folders, which does as it is told.
+    CsiDriver,
 }
 
 /// A Go module of ours: it pins programs of one upstream project, or has the source of our own.
@@ -105,6 +113,29 @@ static SNAPSHOTTER_V2: Module = module!(
     "",
     ["go.mod", "go.sum", "main.go", "service.go", "snapshotter.go", "upload.go", "volumes.go"]
 );
+static EXTERNAL_SNAPSHOTTER: Module =
+    module!("external-snapshotter", "v8.3.0", "", ["go.mod", "go.sum", "tools.go"]);
+static EXTERNAL_PROVISIONER: Module =
+    module!("external-provisioner", "v5.1.0", "", ["go.mod", "go.sum", "tools.go"]);
+/// Named after the version of CSI that it speaks.
+static CSI_DRIVER: Module = module!(
+    "csi-driver",
+    "v1.11.0",
+    "",
+    [
+        "go.mod",
+        "go.sum",
+        "main.go",
+        "identity.go",
+        "controller.go",
+        "snapshots.go",
+        "groups.go",
+        "node.go",
+        "folders.go",
+        "switches.go",
+        "calls.go"
+    ]
+);
 
 impl Program {
     /// The name of its file.
@@ -122,6 +153,10 @@ impl Program {
             Self::VeleroPluginForAws => "velero-plugin-for-aws",
             Self::FixturePlugins => "fixture-plugins",
             Self::SnapshotterV2 => "snapshotter-v2",
+            Self::SnapshotController => "snapshot-controller",
+            Self::CsiSnapshotter => "csi-snapshotter",
+            Self::CsiProvisioner => "csi-provisioner",
+            Self::CsiDriver => "csi-driver",
         }
     }
 
@@ -141,6 +176,16 @@ impl Program {
             }
             Self::FixturePlugins => "bowline.io/testbed/fixture-plugins",
             Self::SnapshotterV2 => "bowline.io/testbed/snapshotter-v2",
+            Self::SnapshotController => {
+                "github.com/kubernetes-csi/external-snapshotter/v8/cmd/snapshot-controller"
+            }
+            Self::CsiSnapshotter => {
+                "github.com/kubernetes-csi/external-snapshotter/v8/cmd/csi-snapshotter"
+            }
+            Self::CsiProvisioner => {
+                "github.com/kubernetes-csi/external-provisioner/v5/cmd/csi-provisioner"
+            }
+            Self::CsiDriver => "bowline.io/testbed/csi-driver",
         }
     }
 
@@ -158,6 +203,9 @@ impl Program {
             Self::VeleroPluginForAws => &VELERO_PLUGIN_FOR_AWS,
             Self::FixturePlugins => &FIXTURE_PLUGINS,
             Self::SnapshotterV2 => &SNAPSHOTTER_V2,
+            Self::SnapshotController | Self::CsiSnapshotter => &EXTERNAL_SNAPSHOTTER,
+            Self::CsiProvisioner => &EXTERNAL_PROVISIONER,
+            Self::CsiDriver => &CSI_DRIVER,
         }
     }
 }
@@ -169,17 +217,29 @@ impl Program {
 pub async fn locate<const N: usize>(
     programs: [Program; N],
 ) -> Result<[PathBuf; N], gobuild::Error> {
-    let folders: Vec<PathBuf> = [env::ASSETS, env::KUBEBUILDER_ASSETS]
-        .into_iter()
-        .filter_map(env::get)
-        .map(PathBuf::from)
-        .collect();
+    let folders = named_folders();
     let cache = Cache::of_user()?;
     let missing: Vec<Program> =
         programs.into_iter().filter(|&program| find(program, &folders, &cache).is_none()).collect();
     cache.build(&missing).await?;
     Ok(programs
         .map(|program| find(program, &folders, &cache).unwrap_or_else(|| cache.path(program))))
+}
+
+/// The folder of the resource definitions of snapshots, downloaded into the cache if it is neither
+/// there nor, as `snapshot-definitions`, in a named folder.
+pub(crate) async fn snapshot_definitions() -> Result<PathBuf, gobuild::Error> {
+    let named = named_folders().into_iter().map(|folder| folder.join("snapshot-definitions"));
+    if let Some(folder) = named.into_iter().find(|folder| folder.is_dir()) {
+        return Ok(folder);
+    }
+    let upstream = "github.com/kubernetes-csi/external-snapshotter/client/v8";
+    Cache::of_user()?.fetch(&EXTERNAL_SNAPSHOTTER, upstream, "config/crd").await
+}
+
+fn named_folders() -> Vec<PathBuf> {
+    let names = [env::ASSETS, env::KUBEBUILDER_ASSETS];
+    names.into_iter().filter_map(env::get).map(PathBuf::from).collect()
 }
 
 fn find(program: Program, folders: &[PathBuf], cache: &Cache) -> Option<PathBuf> {
@@ -223,6 +283,9 @@ mod tests {
             &VELERO_PLUGIN_FOR_AWS,
             &FIXTURE_PLUGINS,
             &SNAPSHOTTER_V2,
+            &EXTERNAL_SNAPSHOTTER,
+            &EXTERNAL_PROVISIONER,
+            &CSI_DRIVER,
         ] {
             let go_mod = module.files[0].1;
             assert!(go_mod.contains(&format!(" {}\n", module.version)), "{}", module.name);

@@ -13,7 +13,7 @@ use crate::program::{self, Program};
 use crate::{Bed, Error, port};
 
 const START_LIMIT: Duration = Duration::from_secs(30);
-const RANDOMNESS: &str = "/dev/urandom";
+pub(crate) const RANDOMNESS: &str = "/dev/urandom";
 
 /// The region that the server says it is in.
 pub const REGION: &str = "us-east-1";
@@ -95,7 +95,7 @@ impl S3 {
 }
 
 /// The port is open to every user of this machine, so the key must not be guessed.
-fn random_key() -> io::Result<String> {
+pub(crate) fn random_key() -> io::Result<String> {
     let mut bytes = [0_u8; 16];
     File::open(RANDOMNESS)?.read_exact(&mut bytes)?;
     Ok(format!("{:032x}", u128::from_ne_bytes(bytes)))

@@ -8,6 +8,7 @@
 )]
 
 mod control_plane;
+mod csi;
 mod killed;
 mod kwok;
 mod node;

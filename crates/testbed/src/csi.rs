@@ -1,0 +1,224 @@
+//! CSI as it is in production: the real snapshot controller, snapshotter and provisioner, with a
+//! driver of our own whose volumes are folders.
+//!
+//! With a [real node](crate::Node) the driver is registered with its kubelet, and pods see their
+//! volumes. Without one everything else works as well: claims of the class [`CLASS`] are bound at
+//! once, with no pod, and their snapshots are taken and restored. There a test puts data into
+//! volumes itself, through [`Csi::volume`].
+//!
+//! ```no_run
+//! use bowline_testbed::{Bed, ControlPlane, Csi, Error, Options, csi};
+//!
+//! # async fn example() -> Result<(), Error> {
+//! let bed = Bed::new()?;
+//! let plane = ControlPlane::start(&bed, Options::default()).await?;
+//! let csi = Csi::start(&plane, None, csi::Options::default()).await?;
+//! // From now on snapshots are not ready for two seconds, and those of one claim never are.
+//! csi.set(&csi::Switches {
+//!     ready_after_ms: 2000,
+//!     never_ready: vec!["shop/orders".to_owned()],
+//!     ..Default::default()
+//! })?;
+//! # Ok(())
+//! # }
+//! ```
+
+mod calls;
+mod definitions;
+mod objects;
+mod switches;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use k8s_openapi::api::storage::v1::CSINode;
+use kube::{Api, Client};
+
+use crate::apply::apply;
+use crate::process::Process;
+use crate::program::{self, Program};
+use crate::{ControlPlane, Error, Node, node};
+
+pub use calls::Call;
+pub use switches::Switches;
+
+/// The name of the driver.
+pub const DRIVER: &str = "folders.csi.bowline.io";
+
+/// The StorageClass whose claims are bound as soon as they are made.
+pub const CLASS: &str = "folders";
+
+/// The StorageClass whose claims are bound once a pod wants them.
+pub const LATE_CLASS: &str = "folders-late";
+
+/// The VolumeSnapshotClass, and the VolumeGroupSnapshotClass if there are groups. Both carry the
+/// label by which Velero chooses a class, and delete a snapshot with its object.
+pub const SNAPSHOT_CLASS: &str = "folders";
+
+const START_LIMIT: Duration = Duration::from_mins(2);
+
+/// What makes the controllers fast enough for tests. By themselves they send five requests in a
+/// second, and look after a snapshot that is not ready yet at growing intervals of up to minutes.
+const HASTE: [&str; 5] = [
+    "--kube-api-qps=500",
+    "--kube-api-burst=1000",
+    "--retry-interval-start=100ms",
+    "--retry-interval-max=1s",
+    "--worker-threads=20",
+];
+
+/// How CSI is set up.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Whether there are group snapshots.
+    ///
+    /// Their controllers speak `v1beta1` of the API. `v1beta2` is served too, with the one
+    /// difference that nobody fills `volumeSnapshotInfoList` in the status of a group's content.
+    pub groups: bool,
+    /// What the driver does badly from the start.
+    pub switches: Switches,
+}
+
+/// Running controllers and their driver. Dropping it ends them; what they made stays.
+#[derive(Debug)]
+pub struct Csi {
+    // In the order in which they end: the others end by themselves without the driver.
+    provisioner: Process,
+    snapshotter: Process,
+    controller: Process,
+    driver: Process,
+    root: PathBuf,
+}
+
+impl Csi {
+    /// Starts everything in the bed of `plane` and waits until volumes can be made, and mounted if
+    /// there is a node.
+    pub async fn start(
+        plane: &ControlPlane,
+        node: Option<&Node>,
+        options: Options,
+    ) -> Result<Self, Error> {
+        let [driver, controller, snapshotter, provisioner] = program::locate([
+            Program::CsiDriver,
+            Program::SnapshotController,
+            Program::CsiSnapshotter,
+            Program::CsiProvisioner,
+        ])
+        .await?;
+        let client = plane.client().await?;
+        definitions::install(&client, options.groups).await?;
+        for object in objects::all(options.groups) {
+            apply(&client, object).await?;
+        }
+
+        let bed = plane.bed();
+        let root = bed.subdir("csi").map_err(Error::io("create", bed.dir()))?;
+        let socket = root.join("csi.sock");
+        switches::write(&root, &options.switches)?;
+        let mut driver =
+            Process::start(bed, "csi-driver", driver_command(&driver, &root, &socket, node))?;
+        driver.until(START_LIMIT, async || socket.exists().then_some(())).await?;
+        if node.is_some() {
+            driver.until(START_LIMIT, || is_registered(&client)).await?;
+        }
+
+        let kubeconfig = plane.kubeconfig_for("csi", "csi", Some("system:masters"))?;
+        let start = |name, binary: &Path, arguments: &[&str]| {
+            let mut command = Command::new(binary);
+            command.arg(format!("--kubeconfig={}", kubeconfig.display())).args(HASTE);
+            command.args(arguments);
+            Process::start(bed, name, command)
+        };
+        let groups = format!("--feature-gates=CSIVolumeGroupSnapshot={}", options.groups);
+        let address = format!("--csi-address={}", socket.display());
+        // The driver learns the names of claims and snapshots, to know which ones to fail.
+        let sidecar = [&*address, "--extra-create-metadata", "--timeout=1m"];
+        let mut controller = start("snapshot-controller", &controller, &[&groups])?;
+        let mut snapshotter =
+            start("csi-snapshotter", &snapshotter, &[&sidecar[..], &[&groups]].concat())?;
+        // Each asks for the driver's name when it starts.
+        snapshotter.until(START_LIMIT, async || has_introduced_itself(&root, 1)).await?;
+        let mut provisioner = start("csi-provisioner", &provisioner, &sidecar)?;
+        provisioner.until(START_LIMIT, async || has_introduced_itself(&root, 2)).await?;
+        controller.check()?;
+        Ok(Self { provisioner, snapshotter, controller, driver, root })
+    }
+
+    /// Has the driver do from its next call on as `switches` say, and no longer as others said.
+    pub fn set(&self, switches: &Switches) -> Result<(), Error> {
+        switches::write(&self.root, switches)
+    }
+
+    /// What the driver was asked so far, in the order in which the calls began.
+    pub fn calls(&self) -> Result<Vec<Call>, Error> {
+        calls::read(&self.root)
+    }
+
+    /// The folder with the data of a volume, by the `volumeHandle` of its PersistentVolume.
+    pub fn volume(&self, handle: &str) -> PathBuf {
+        self.root.join("volumes").join(handle).join("data")
+    }
+
+    /// The handles of all volumes that the driver has.
+    pub fn volumes(&self) -> Result<Vec<String>, Error> {
+        self.handles("volumes")
+    }
+
+    /// The folder with the data of a snapshot, by the `snapshotHandle` of its content.
+    pub fn snapshot(&self, handle: &str) -> PathBuf {
+        self.root.join("snapshots").join(handle).join("data")
+    }
+
+    /// The handles of all snapshots that the driver has.
+    pub fn snapshots(&self) -> Result<Vec<String>, Error> {
+        self.handles("snapshots")
+    }
+
+    /// An error if one of the programs has ended, with what it said.
+    pub fn check(&mut self) -> Result<(), Error> {
+        let Self { provisioner, snapshotter, controller, driver, root: _ } = self;
+        // The driver first: without it the others end.
+        for process in [driver, controller, snapshotter, provisioner] {
+            process.check()?;
+        }
+        Ok(())
+    }
+
+    fn handles(&self, kind: &str) -> Result<Vec<String>, Error> {
+        let folder = self.root.join(kind);
+        let mut handles = Vec::new();
+        for entry in std::fs::read_dir(&folder).map_err(Error::io("list", &folder))? {
+            let entry = entry.map_err(Error::io("list", &folder))?;
+            handles.push(entry.file_name().to_string_lossy().into_owned());
+        }
+        handles.sort();
+        Ok(handles)
+    }
+}
+
+fn driver_command(binary: &Path, root: &Path, socket: &Path, node: Option<&Node>) -> Command {
+    let mut command = Command::new(binary);
+    command.arg(format!("--name={DRIVER}"));
+    command.arg(format!("--root={}", root.display()));
+    command.arg(format!("--socket={}", socket.display()));
+    if let Some(node) = node {
+        command.arg(format!("--node={}", node::NAME));
+        command.arg(format!("--registry={}", node.plugins().display()));
+    }
+    command
+}
+
+/// Whether `count` programs have asked the driver who it is.
+fn has_introduced_itself(root: &Path, count: usize) -> Option<()> {
+    let calls = calls::read(root).ok()?;
+    let asked = calls.iter().filter(|call| call.method == "GetPluginInfo" && call.ended.is_some());
+    (asked.count() >= count).then_some(())
+}
+
+/// Whether kubelet has taken the driver and told so.
+async fn is_registered(client: &Client) -> Option<()> {
+    let nodes: Api<CSINode> = Api::all(client.clone());
+    let drivers = nodes.get(node::NAME).await.ok()?.spec.drivers;
+    drivers.iter().any(|driver| driver.name == DRIVER).then_some(())
+}

@@ -1,0 +1,373 @@
+//! A stand-in for the part of Amazon EC2 that snapshots of volumes need: its Query API on a loopback
+//! port, with volumes that hold a text each.
+//!
+//! Requests must be signed with its key, as the real one wants it, so that wrong credentials are told as
+//! there. What it does not know it refuses, and it answers a bounded number of requests in its life.
+
+mod signature;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+use crate::Error;
+use crate::s3::{Credentials, RANDOMNESS, random_key};
+
+/// The region that it says it is in.
+pub const REGION: &str = "us-east-1";
+
+/// The largest request; those of plugins have a few hundred bytes.
+const LARGEST_REQUEST: usize = 64 << 10;
+/// How many requests are answered. Nothing grows without one.
+const MOST_REQUESTS: usize = 10_000;
+/// How many tags a thing may have, as at Amazon.
+const MOST_TAGS: usize = 50;
+
+/// Tags of a volume or a snapshot.
+pub type Tags = BTreeMap<String, String>;
+
+/// A running stand-in. Dropping it ends it.
+#[derive(Debug)]
+pub struct Ec2 {
+    address: SocketAddr,
+    account: Arc<Account>,
+    server: JoinHandle<()>,
+}
+
+#[derive(Debug)]
+struct Account {
+    credentials: Credentials,
+    things: Mutex<Things>,
+}
+
+/// All that there is.
+#[derive(Debug, Default)]
+struct Things {
+    volumes: BTreeMap<String, Volume>,
+    snapshots: BTreeMap<String, Snapshot>,
+    calls: Vec<String>,
+}
+
+/// A volume.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Volume {
+    /// Such as `gp3` or `io1`.
+    pub volume_type: String,
+    /// Operations per second, if it was made for a number.
+    pub iops: Option<u32>,
+    /// The zone that it is in.
+    pub zone: String,
+    /// Its tags.
+    pub tags: Tags,
+    /// What is on it.
+    pub content: String,
+}
+
+/// A snapshot of a volume.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    /// The volume that it was taken of.
+    pub volume: String,
+    /// Its tags.
+    pub tags: Tags,
+    /// What was on the volume.
+    pub content: String,
+}
+
+impl Ec2 {
+    /// Starts one. It serves as long as the runtime lives that it was started on.
+    pub async fn start() -> Result<Self, Error> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(Error::Port)?;
+        let address = listener.local_addr().map_err(Error::Port)?;
+        let secret_key = random_key().map_err(Error::io("read", Path::new(RANDOMNESS)))?;
+        let credentials = Credentials { access_key: "AKIABOWLINETESTBED".to_owned(), secret_key };
+        let account = Arc::new(Account { credentials, things: Mutex::default() });
+        let router = Router::new()
+            .route("/", post(answer))
+            .layer(DefaultBodyLimit::max(LARGEST_REQUEST))
+            .with_state(Arc::clone(&account));
+        let server = tokio::spawn(async move {
+            // It ends when it is aborted.
+            let _ = axum::serve(listener, router).await;
+        });
+        Ok(Self { address, account, server })
+    }
+
+    /// The key to use.
+    pub fn credentials(&self) -> &Credentials {
+        &self.account.credentials
+    }
+
+    /// A profile in the format of the AWS tools, with which a key finds the way here.
+    pub fn profile(&self, credentials: &Credentials) -> String {
+        let Credentials { access_key, secret_key } = credentials;
+        format!(
+            "[default]\naws_access_key_id = {access_key}\naws_secret_access_key = {secret_key}\n\
+             endpoint_url = http://{}\n",
+            self.address
+        )
+    }
+
+    /// Puts a volume here, or another in its place.
+    pub fn put_volume(&self, id: &str, volume: Volume) {
+        self.account.things().volumes.insert(id.to_owned(), volume);
+    }
+
+    /// Takes a volume away.
+    pub fn remove_volume(&self, id: &str) {
+        self.account.things().volumes.remove(id);
+    }
+
+    /// A volume.
+    pub fn volume(&self, id: &str) -> Option<Volume> {
+        self.account.things().volumes.get(id).cloned()
+    }
+
+    /// All snapshots, by their ids.
+    pub fn snapshots(&self) -> BTreeMap<String, Snapshot> {
+        self.account.things().snapshots.clone()
+    }
+
+    /// The actions that were asked for with the right key, in their order.
+    pub fn calls(&self) -> Vec<String> {
+        self.account.things().calls.clone()
+    }
+}
+
+impl Drop for Ec2 {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+impl Account {
+    fn things(&self) -> MutexGuard<'_, Things> {
+        self.things.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Why a request is refused.
+#[derive(Debug)]
+struct Refusal {
+    status: StatusCode,
+    code: &'static str,
+    message: String,
+}
+
+impl Refusal {
+    fn new(code: &'static str, message: impl Into<String>) -> Self {
+        Self { status: StatusCode::BAD_REQUEST, code, message: message.into() }
+    }
+}
+
+/// The form of a request: `SnapshotId.1=snap-1&TagSpecification.1.Tag.1.Key=a`.
+struct Form(BTreeMap<String, String>);
+
+impl Form {
+    fn get(&self, key: &str) -> Option<&str> {
+        self.0.get(key).map(String::as_str)
+    }
+
+    fn need(&self, key: &str) -> Result<&str, Refusal> {
+        let missing =
+            || Refusal::new("MissingParameter", format!("The request must contain {key}"));
+        self.get(key).filter(|value| !value.is_empty()).ok_or_else(missing)
+    }
+
+    /// The tags that what is made shall have.
+    fn tags(&self) -> Tags {
+        let of = |number, part| self.get(&format!("TagSpecification.1.Tag.{number}.{part}"));
+        let tag = |number| Some((of(number, "Key")?.to_owned(), of(number, "Value")?.to_owned()));
+        (1..=MOST_TAGS).map_while(tag).collect()
+    }
+}
+
+async fn answer(State(account): State<Arc<Account>>, headers: HeaderMap, body: Bytes) -> Response {
+    let request = "0c1d2e3f-bowline";
+    let (status, text) = match act(&account, &headers, &body) {
+        Ok((action, answer)) => {
+            let xmlns = "http://ec2.amazonaws.com/doc/2016-11-15/";
+            let text = format!(
+                "<{action}Response xmlns=\"{xmlns}\"><requestId>{request}</requestId>{answer}\
+                 </{action}Response>"
+            );
+            (StatusCode::OK, text)
+        }
+        Err(Refusal { status, code, message }) => {
+            let message = escape(&message);
+            let text = format!(
+                "<Response><Errors><Error><Code>{code}</Code><Message>{message}</Message></Error>\
+                 </Errors><RequestID>{request}</RequestID></Response>"
+            );
+            (status, text)
+        }
+    };
+    (status, [("content-type", "text/xml;charset=UTF-8")], text).into_response()
+}
+
+/// The action of a request, and what it answers.
+fn act(account: &Account, headers: &HeaderMap, body: &[u8]) -> Result<(String, String), Refusal> {
+    if !signature::is_right(headers, body, &account.credentials) {
+        return Err(Refusal {
+            status: StatusCode::UNAUTHORIZED,
+            ..Refusal::new(
+                "AuthFailure",
+                "AWS was not able to validate the provided access credentials",
+            )
+        });
+    }
+    let form = Form(form_urlencoded::parse(body).into_owned().collect());
+    let action = form.need("Action")?.to_owned();
+    let mut things = account.things();
+    if things.calls.len() >= MOST_REQUESTS {
+        return Err(Refusal::new("RequestLimitExceeded", "Request limit exceeded."));
+    }
+    things.calls.push(action.clone());
+    let answer = match action.as_str() {
+        "DescribeVolumes" => things.describe_volume(form.need("VolumeId.1")?),
+        "CreateSnapshot" => things.create_snapshot(form.need("VolumeId")?, form.tags()),
+        "DescribeSnapshots" => things.describe_snapshot(form.need("SnapshotId.1")?),
+        "CreateVolume" => things.create_volume(&form),
+        "DeleteSnapshot" => things.delete_snapshot(form.need("SnapshotId")?),
+        _ => Err(Refusal::new("InvalidAction", format!("The action {action} is not known here"))),
+    }?;
+    Ok((action, answer))
+}
+
+impl Things {
+    fn find_volume(&self, id: &str) -> Result<&Volume, Refusal> {
+        let none =
+            || Refusal::new("InvalidVolume.NotFound", format!("The volume '{id}' does not exist."));
+        self.volumes.get(id).ok_or_else(none)
+    }
+
+    fn find_snapshot(&self, id: &str) -> Result<&Snapshot, Refusal> {
+        let none = || {
+            Refusal::new("InvalidSnapshot.NotFound", format!("The snapshot '{id}' does not exist."))
+        };
+        self.snapshots.get(id).ok_or_else(none)
+    }
+
+    /// An id that nothing has: each call makes one thing at most.
+    fn id(&self, prefix: &str) -> String {
+        format!("{prefix}-{:017x}", self.calls.len())
+    }
+
+    fn describe_volume(&self, id: &str) -> Result<String, Refusal> {
+        let Volume { volume_type, iops, zone, tags, .. } = self.find_volume(id)?;
+        let iops = iops.map(|iops| format!("<iops>{iops}</iops>")).unwrap_or_default();
+        Ok(format!(
+            "<volumeSet><item><volumeId>{}</volumeId><volumeType>{}</volumeType>{iops}\
+             <availabilityZone>{}</availabilityZone><status>in-use</status>{}</item></volumeSet>",
+            escape(id),
+            escape(volume_type),
+            escape(zone),
+            tag_set(tags),
+        ))
+    }
+
+    fn create_snapshot(&mut self, volume: &str, tags: Tags) -> Result<String, Refusal> {
+        let content = self.find_volume(volume)?.content.clone();
+        let id = self.id("snap");
+        let answer = format!("<snapshotId>{id}</snapshotId><status>pending</status>");
+        self.snapshots.insert(id, Snapshot { volume: volume.to_owned(), tags, content });
+        Ok(answer)
+    }
+
+    fn describe_snapshot(&self, id: &str) -> Result<String, Refusal> {
+        let Snapshot { volume, tags, .. } = self.find_snapshot(id)?;
+        Ok(format!(
+            "<snapshotSet><item><snapshotId>{}</snapshotId><volumeId>{}</volumeId>\
+             <status>completed</status><encrypted>false</encrypted>{}</item></snapshotSet>",
+            escape(id),
+            escape(volume),
+            tag_set(tags),
+        ))
+    }
+
+    fn create_volume(&mut self, form: &Form) -> Result<String, Refusal> {
+        let content = self.find_snapshot(form.need("SnapshotId")?)?.content.clone();
+        let iops = form.get("Iops").map(str::parse::<u32>).transpose();
+        let iops = iops.map_err(|_| Refusal::new("InvalidParameterValue", "Iops is no number"))?;
+        let volume = Volume {
+            volume_type: form.need("VolumeType")?.to_owned(),
+            iops,
+            zone: form.need("AvailabilityZone")?.to_owned(),
+            tags: form.tags(),
+            content,
+        };
+        let id = self.id("vol");
+        let answer = format!("<volumeId>{id}</volumeId><status>creating</status>");
+        self.volumes.insert(id, volume);
+        Ok(answer)
+    }
+
+    fn delete_snapshot(&mut self, id: &str) -> Result<String, Refusal> {
+        self.find_snapshot(id)?;
+        self.snapshots.remove(id);
+        Ok("<return>true</return>".to_owned())
+    }
+}
+
+fn tag_set(tags: &Tags) -> String {
+    let mut text = "<tagSet>".to_owned();
+    for (key, value) in tags {
+        let (key, value) = (escape(key), escape(value));
+        // A string takes all that is written into it.
+        let _ = write!(text, "<item><key>{key}</key><value>{value}</value></item>");
+    }
+    text.push_str("</tagSet>");
+    text
+}
+
+/// A text within XML.
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn form(text: &str) -> Form {
+        Form(form_urlencoded::parse(text.as_bytes()).into_owned().collect())
+    }
+
+    #[test]
+    fn a_snapshot_outlives_its_volume_and_makes_another() {
+        let mut things = Things::default();
+        let volume = Volume { content: "42".to_owned(), ..Volume::default() };
+        things.volumes.insert("vol-1".to_owned(), volume);
+        things.calls.push("CreateSnapshot".to_owned());
+        let tags =
+            form("TagSpecification.1.Tag.1.Key=a%2Fb&TagSpecification.1.Tag.1.Value=%3Cc%3E");
+        let answer = things.create_snapshot("vol-1", tags.tags()).unwrap();
+        let id = things.snapshots.keys().next().cloned().unwrap();
+        assert!(answer.contains(&id), "{answer}");
+        things.volumes.clear();
+        let described = things.describe_snapshot(&id).unwrap();
+        assert!(described.contains("<key>a/b</key><value>&lt;c&gt;</value>"), "{described}");
+
+        let wanted = format!("SnapshotId={id}&VolumeType=io1&Iops=300&AvailabilityZone=z");
+        things.create_volume(&form(&wanted)).unwrap();
+        let made = things.volumes.values().next().unwrap();
+        assert_eq!((made.content.as_str(), made.iops, made.zone.as_str()), ("42", Some(300), "z"));
+        things.delete_snapshot(&id).unwrap();
+        assert_eq!(things.delete_snapshot(&id).unwrap_err().code, "InvalidSnapshot.NotFound");
+        assert_eq!(
+            things.create_volume(&form(&wanted)).unwrap_err().code,
+            "InvalidSnapshot.NotFound"
+        );
+    }
+}
