@@ -4,11 +4,13 @@
 //! once, at the start, and not found out later by a field that vanished.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use bowline_api::crds::{self, Plan};
 use bowline_api::{VolumePluginBackup, VolumePluginRestore, annotation};
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::core::v1::{Container, Namespace, Pod};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::ListParams;
 use kube::{Api, Client, CustomResourceExt as _, ResourceExt as _};
 
 use crate::patch;
@@ -16,6 +18,12 @@ use crate::server::Error;
 
 /// How many of the things that are missing are named.
 const NAMED: usize = 5;
+
+/// How many pods of the namespace are listed at a time.
+const PAGE: u32 = 500;
+/// How long a pod of Velero's that is on its way out is waited for, and how often it is looked.
+const LEAVING: u32 = 60;
+const LOOK: Duration = Duration::from_secs(1);
 
 /// What a resource definition lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -111,6 +119,67 @@ pub(crate) async fn definitions(client: &Client) -> Result<(), Error> {
     Ok(())
 }
 
+/// Fails if `velero server` runs in a pod of the namespace. One that is on its way out is waited for.
+pub(crate) async fn velero(client: &Client, namespace: &str) -> Result<(), Error> {
+    let api: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    for look in 0..=LEAVING {
+        let pods = match pods(&api).await {
+            Ok(pods) => pods,
+            Err(error) if patch::is_forbidden(&error) => {
+                tracing::warn!("may not look at pods, so Velero is taken not to run");
+                return Ok(());
+            }
+            Err(error) => return Err(Error::unreachable("look at the pods", error)),
+        };
+        let mut running = pods.iter().filter(|pod| runs_velero(pod));
+        let Some(pod) = running.next() else { return Ok(()) };
+        let is_leaving = |pod: &Pod| pod.metadata.deletion_timestamp.is_some();
+        if !is_leaving(pod) || running.any(|pod| !is_leaving(pod)) || look == LEAVING {
+            let (namespace, pod) = (namespace.to_owned(), pod.name_any());
+            return Err(Error::VeleroRuns { namespace, pod });
+        }
+        tracing::info!(pod = pod.name_any(), "waiting for Velero to end");
+        tokio::time::sleep(LOOK).await;
+    }
+    Ok(())
+}
+
+async fn pods(api: &Api<Pod>) -> kube::Result<Vec<Pod>> {
+    let mut params = ListParams::default().limit(PAGE);
+    let mut pods = Vec::new();
+    loop {
+        let page = api.list(&params).await?;
+        pods.extend(page.items);
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok(pods),
+        }
+    }
+}
+
+/// Whether a pod runs Velero's server, or is about to. Its node agent and its jobs are no servers.
+fn runs_velero(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    let is_over = matches!(phase, Some("Succeeded" | "Failed"));
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    !is_over && containers.into_iter().any(is_velero_server)
+}
+
+/// Whether a container runs `velero server`, as its command says or, where there is none, its image.
+fn is_velero_server(container: &Container) -> bool {
+    let empty = Vec::new();
+    let command = container.command.as_ref().unwrap_or(&empty);
+    let mut words =
+        command.iter().chain(container.args.as_ref().unwrap_or(&empty)).map(String::as_str);
+    let image = container.image.as_deref().unwrap_or_default();
+    let image = image.split('@').next().unwrap_or_default();
+    let image = image.rsplit('/').next().unwrap_or_default();
+    let image = image.split(':').next().unwrap_or_default();
+    let program = if command.is_empty() { Some(image) } else { words.next() };
+    let program = program.and_then(|program| program.rsplit('/').next());
+    program == Some("velero") && words.next() == Some("server")
+}
+
 /// The first few of many names, and how many more there are.
 fn some(names: &[String]) -> String {
     let first = names[..names.len().min(NAMED)].join(", ");
@@ -164,6 +233,50 @@ mod tests {
         let mut few = installed(|_| {});
         few.remove("backups.velero.io").unwrap();
         assert_eq!(gaps(&few, &crds::all()), [Gap::Needed("backups.velero.io".to_owned())]);
+    }
+
+    #[test]
+    fn a_pod_with_veleros_server_is_known_by_its_command_or_image() {
+        let pod = |container: serde_json::Value, phase: &str| -> Pod {
+            let mut container = container;
+            container["name"] = "c".into();
+            serde_json::from_value(serde_json::json!({
+                "metadata": {"name": "p"},
+                "spec": {"containers": [{"name": "sidecar", "image": "x"}, container]},
+                "status": {"phase": phase},
+            }))
+            .unwrap()
+        };
+        let container = |command: &[&str], args: &[&str], image: &str| {
+            let mut container = serde_json::json!({"args": args, "image": image});
+            if !command.is_empty() {
+                container["command"] = command.into();
+            }
+            container
+        };
+        for (command, args, image, expected) in [
+            (
+                &["/velero"][..],
+                &["server", "--uploader-type=kopia"][..],
+                "velero/velero:v1.18.3",
+                true,
+            ),
+            (&["/velero", "server"], &[], "mirror.example/anything", true),
+            (&[], &["server"], "velero/velero", true),
+            (&[], &["server"], "registry.example:5000/x/velero:v1@sha256:00", true),
+            (&["/velero"], &["node-agent", "server"], "velero/velero:v1", false),
+            (&["/velero"], &["repo-maintenance"], "velero/velero:v1", false),
+            (&["/bowline"], &["server"], "velero/velero:v1", false),
+            (&[], &["server"], "example/bowline:v1", false),
+            (&[], &["server"], "velero/velero-plugin-for-aws:v1", false),
+            (&[], &[], "velero/velero:v1", false),
+        ] {
+            let container = container(command, args, image);
+            assert_eq!(runs_velero(&pod(container.clone(), "Running")), expected, "{container}");
+            assert_eq!(runs_velero(&pod(container.clone(), "Pending")), expected, "{container}");
+            assert!(!runs_velero(&pod(container, "Succeeded")));
+        }
+        assert!(!runs_velero(&Pod::default()));
     }
 
     #[test]

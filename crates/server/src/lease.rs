@@ -9,6 +9,8 @@
 //! - **Every write names the version that it was decided on.** Where somebody was faster, it fails,
 //!   and the Lease is looked at again.
 //! - **A guard that is not kept is lost**: also when the task that renews it panics or is dropped.
+//! - **The [fence](crate::fence) is open for as long as the lease is ours**, by the clock and not by a task that
+//!   has to notice: also a process that was paused finds it closed.
 //!
 //! # Caveats
 //! - A server takes the Lease from its own name at once, since after a restart nobody else has it.
@@ -31,6 +33,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use crate::fence::Fence;
 use crate::story::one_line;
 use keep::Keeper;
 use object::{Object, Trouble};
@@ -126,15 +129,25 @@ pub struct Guard {
     keeper: JoinSet<()>,
 }
 
+/// Closes a fence when it is dropped.
+struct Closing(Fence);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
 impl Guard {
     /// Waits until the lease is ours, or until asked to stop, for which there is no guard. The log
     /// says who has it. An API server that does not answer is asked again; one that refuses is an
-    /// error.
+    /// error. The fence is open as long as the lease is ours.
     pub async fn acquire(
         client: Client,
         namespace: &str,
         identity: &str,
         terms: Terms,
+        fence: &Fence,
         stop: &CancellationToken,
     ) -> Result<Option<Self>, Error> {
         terms.check()?;
@@ -155,7 +168,7 @@ impl Guard {
             };
             let pause = match applied {
                 Ok(Step::Held(record, sent)) => {
-                    return Ok(Some(Self::keep(applicant.object, record, sent, terms)));
+                    return Ok(Some(Self::keep(applicant.object, record, sent, terms, fence)));
                 }
                 Ok(Step::Again(pause)) => pause,
                 Err(trouble) => {
@@ -195,15 +208,17 @@ impl Guard {
         }
     }
 
-    fn keep(object: Object, record: Record, sent: Instant, terms: Terms) -> Self {
+    fn keep(object: Object, record: Record, sent: Instant, terms: Terms, fence: &Fence) -> Self {
         let lost = CancellationToken::new();
         let term = record.term.clone();
-        let renewing = Keeper::new(object.clone(), record, terms).run(sent);
+        fence.open_until(sent + terms.give_up);
+        let closing = Closing(fence.clone());
+        let renewing = Keeper::new(object.clone(), record, terms, fence.clone()).run(sent);
         let mut keeper = JoinSet::new();
         let at_the_end = lost.clone().drop_guard();
         keeper.spawn(async move {
             // Cancels however this task ends.
-            let _at_the_end = at_the_end;
+            let _at_the_end = (closing, at_the_end);
             let why = renewing.await;
             tracing::error!("lost the lease `{NAME}`: {why}");
         });

@@ -31,6 +31,7 @@ use tokio::time::Instant;
 
 use credentials::CredentialFiles;
 
+use crate::fence::Fence;
 use crate::patch;
 
 /// How long a store is kept.
@@ -104,6 +105,8 @@ pub struct Locations {
     host: Arc<Host>,
     built_in: BuiltIn,
     files: CredentialFiles,
+    /// What lets something be written.
+    fence: Fence,
     opened: Mutex<HashMap<Fingerprint, Opened>>,
 }
 
@@ -118,7 +121,7 @@ struct Opened {
 }
 
 impl Locations {
-    /// Locations of a namespace. Private files lie in a new folder in `scratch` that goes away with
+    /// Locations of a namespace, written to only while the fence is open. Private files lie in a new folder in `scratch` that goes away with
     /// this.
     pub fn new(
         client: Client,
@@ -126,10 +129,11 @@ impl Locations {
         host: Arc<Host>,
         built_in: BuiltIn,
         scratch: &Path,
+        fence: Fence,
     ) -> io::Result<Self> {
         let secrets = Api::namespaced(client, namespace);
         let files = CredentialFiles::below(scratch)?;
-        Ok(Self { secrets, host, built_in, files, opened: Mutex::default() })
+        Ok(Self { secrets, host, built_in, files, fence, opened: Mutex::default() })
     }
 
     /// The store of a location. It is not asked anything yet.
@@ -164,7 +168,7 @@ impl Locations {
         let backend = backend::open(&spec.provider, &config, plugin, &self.built_in).await?;
         let setting = |key: &str| config.get(key).map(String::as_str).unwrap_or_default();
         let prefix = Prefix::new(setting(PREFIX)).map_err(InvalidLocation::from)?;
-        let store = BackupStore::new(backend, setting(BUCKET), &prefix);
+        let store = BackupStore::new(self.fence.store(backend), setting(BUCKET), &prefix);
         self.keep(fingerprint, name, store.clone());
         Ok(store)
     }

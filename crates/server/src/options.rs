@@ -15,6 +15,7 @@ use crate::{lease, log, metrics};
 /// has the same flag and nothing speaks against them. One differs: metrics are not served, so that
 /// several servers fit into a process.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub struct Options {
     /// The namespace whose resources are worked on.
     pub namespace: String,
@@ -66,6 +67,10 @@ pub struct Options {
     /// How often backups of a location are brought into the cluster if it does not say; zero means
     /// never.
     pub backup_sync_period: Duration,
+    /// How often the deletion of a backup that has expired is tried again.
+    pub garbage_collection_frequency: Duration,
+    /// Whether schedules that do not say so leave out the time until they are first seen.
+    pub schedule_skip_immediately: bool,
     /// How often a location is checked if it does not say; zero means once.
     pub store_validation_frequency: Duration,
     /// How long to wait for something in the cluster to become as it should be.
@@ -107,6 +112,8 @@ impl Default for Options {
             default_volume_snapshot_locations: BTreeMap::new(),
             volume_group_snapshot_label_key: bowline_api::label::VOLUME_GROUP.to_owned(),
             backup_sync_period: Duration::from_mins(1),
+            garbage_collection_frequency: Duration::from_hours(1),
+            schedule_skip_immediately: false,
             store_validation_frequency: Duration::from_mins(1),
             resource_timeout: Duration::from_mins(10),
             terminating_resource_timeout: Duration::from_mins(10),

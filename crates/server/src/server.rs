@@ -15,11 +15,12 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::controllers::{
-    backup, backup_deletion, backup_queue, backup_storage_location, backup_sync, download_request,
-    orphans, restore,
+    Calls, backup, backup_deletion, backup_queue, backup_storage_location, backup_sync,
+    download_request, gc, orphans, restore, schedule, server_status_request,
 };
 use crate::crew::Crew;
 use crate::events::Events;
+use crate::fence::Fence;
 use crate::lease::{self, Guard};
 use crate::locations::Locations;
 use crate::metrics::{self, Metrics, Readiness};
@@ -42,7 +43,7 @@ const RESTORES: usize = 4;
 
 /// What every controller works with.
 pub struct Context {
-    /// The cluster.
+    /// The cluster. Nothing can be changed in it once the lease is over.
     pub client: Client,
     /// What the server was told.
     pub options: Options,
@@ -56,6 +57,8 @@ pub struct Context {
     pub stop: CancellationToken,
     /// What is counted and measured.
     pub metrics: Arc<Metrics>,
+    /// What all calls of plugins have in common.
+    pub(crate) calls: Arc<Calls>,
     /// Where milestones of runs are told.
     pub(crate) events: Events,
     /// How often one plugin is asked about its operations.
@@ -87,6 +90,18 @@ pub enum Error {
     /// Kinds are missing.
     #[error("{0} are not installed in the cluster: run `bowline install --crds-only`")]
     NoDefinitions(String),
+    /// Another program works on the same resources.
+    #[error(
+        "`velero server` runs in the namespace `{namespace}`, in the pod `{pod}`, and would work on the \
+         same backups: stop it first, as with \
+         `kubectl -n {namespace} scale deployment/velero --replicas=0`"
+    )]
+    VeleroRuns {
+        /// Where.
+        namespace: String,
+        /// In which pod.
+        pod: String,
+    },
     /// The cluster does not answer, or refuses.
     #[error("cannot {action}; is the cluster reachable, and are the credentials right?")]
     Cluster {
@@ -179,6 +194,7 @@ impl Server {
     async fn start(client: Client, options: Options) -> Result<Self, Error> {
         check::namespace(&client, &options.namespace).await?;
         check::definitions(&client).await?;
+        check::velero(&client, &options.namespace).await?;
         let stop_serving = CancellationToken::new();
         let mut serving = Crew::default();
         let filesystem = match &options.filesystem_root {
@@ -198,7 +214,10 @@ impl Server {
                 Some(files)
             }
         };
-        let context = Arc::new(Self::context(client, options, filesystem).await?);
+        let fence = Fence::default();
+        let fenced = fence.client(client.clone());
+        let context = Self::context(fenced, options, filesystem, fence.clone()).await?;
+        let context = Arc::new(context);
         let readiness = Readiness::default();
         let address = context.options.metrics_address;
         let metrics = Arc::clone(&context.metrics);
@@ -209,7 +228,17 @@ impl Server {
                 Ok(())
             });
         }
-        let guard = Self::acquire(&context).await?;
+        // One that waits for its turn is as ready as it can be.
+        readiness.set(true);
+        let guard = tokio::select! {
+            guard = Self::acquire(client.clone(), &context, &fence) => guard?,
+            error = serving.first_end() => return Err(error),
+        };
+        // It may have been started while we waited.
+        if let Err(error) = check::velero(&client, &context.options.namespace).await {
+            guard.release().await;
+            return Err(error);
+        }
         let mut controllers = Crew::default();
         let work = |context: &Arc<Context>| Arc::clone(context);
         controllers.start("backup-queue", backup_queue::run(work(&context)));
@@ -220,14 +249,17 @@ impl Server {
         controllers.start("orphans", orphans::run(work(&context)));
         controllers.start("backup-sync", backup_sync::run(work(&context)));
         controllers.start("download-request", download_request::run(work(&context)));
+        controllers.start("schedule", schedule::run(work(&context)));
+        controllers.start("gc", gc::run(work(&context)));
+        controllers.start("server-status-request", server_status_request::run(work(&context)));
         Ok(Self { context, guard, readiness, controllers, serving, stop_serving })
     }
 
     /// Waits until no other server works in the namespace.
-    async fn acquire(context: &Context) -> Result<Guard, Error> {
+    async fn acquire(client: Client, context: &Context, fence: &Fence) -> Result<Guard, Error> {
         let Options { namespace, identity, lease, .. } = &context.options;
-        let client = context.client.clone();
-        let guard = Guard::acquire(client, namespace, identity, *lease, &context.stop).await?;
+        let guard =
+            Guard::acquire(client, namespace, identity, *lease, fence, &context.stop).await?;
         guard.ok_or(Error::LeaseLost)
     }
 
@@ -235,6 +267,7 @@ impl Server {
         client: Client,
         options: Options,
         filesystem: Option<filesystem::Options>,
+        fence: Fence,
     ) -> Result<Context, Error> {
         let host = bowline_plugin_host::Options {
             plugin_dir: options.plugin_dir.clone(),
@@ -258,17 +291,19 @@ impl Server {
             Arc::clone(&host),
             built_in,
             &options.scratch_dir,
+            fence.clone(),
         )
         .map_err(unusable)?;
         let locations = Arc::new(locations);
         let (stop, poll_rate, runs) = Default::default();
         let metrics = Arc::<Metrics>::default();
+        let calls = Arc::new(Calls { metrics: Arc::clone(&metrics), fence });
         let snapshotters = Arc::new(Opener::new(
             client.clone(),
             &options.namespace,
             Arc::clone(&locations),
             Arc::clone(&host),
-            Arc::clone(&metrics),
+            Arc::clone(&calls),
         ));
         let uploads = Semaphore::new(options.snapshot_upload_concurrency.max(1));
         let restores = Semaphore::new(RESTORES);
@@ -281,6 +316,7 @@ impl Server {
             host,
             stop,
             metrics,
+            calls,
             events,
             poll_rate,
             uploads,

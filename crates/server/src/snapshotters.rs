@@ -18,9 +18,9 @@ use bowline_plugin::{
 use bowline_plugin_host::Host;
 use kube::{Api, Client, ResourceExt as _};
 
-use crate::controllers::Timed;
+use crate::controllers::{Calls, Timed};
 use crate::locations::Locations;
-use crate::metrics::{Method, Metrics};
+use crate::metrics::Method;
 use crate::patch;
 use crate::server::Context;
 use crate::story::one_line;
@@ -31,19 +31,19 @@ pub struct Opener {
     namespace: String,
     locations: Arc<Locations>,
     host: Arc<Host>,
-    metrics: Arc<Metrics>,
+    calls: Arc<Calls>,
 }
 
 impl Opener {
     /// Opens those of a namespace.
-    pub fn new(
+    pub(crate) fn new(
         client: Client,
         namespace: &str,
         locations: Arc<Locations>,
         host: Arc<Host>,
-        metrics: Arc<Metrics>,
+        calls: Arc<Calls>,
     ) -> Self {
-        Self { client, namespace: namespace.to_owned(), locations, host, metrics }
+        Self { client, namespace: namespace.to_owned(), locations, host, calls }
     }
 }
 
@@ -76,13 +76,13 @@ impl Snapshotters for Opener {
             failed(error.to_string(), is_retryable)
         };
         let kind = self.host.volume_snapshotter_kind(provider);
-        let calls = self.host.volume_snapshotter(provider, config.clone()).await;
-        let (Some(calls), Some((kind, plugin))) = (calls.map_err(refused)?, kind) else {
+        let found = self.host.volume_snapshotter(provider, config.clone()).await;
+        let (Some(found), Some((kind, plugin))) = (found.map_err(refused)?, kind) else {
             let reason = format!("no plugin for volume snapshots by {provider} is installed");
             return Err(failed(reason, false));
         };
-        let (name, metrics) = (plugin.clone(), Arc::clone(&self.metrics));
-        let calls = Arc::new(Timed { plugin: calls, name, metrics });
+        let (name, calls) = (plugin.clone(), Arc::clone(&self.calls));
+        let calls = Arc::new(Timed { plugin: found, name, calls });
         calls.init(&config).await.map_err(refused)?;
         Ok(Snapshotter {
             location: location.to_owned(),

@@ -5,6 +5,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use super::object::{Object, Trouble, answer};
 use super::record::{Loss, Record, Standing, Term, standing};
 use super::{NAME, Terms};
+use crate::fence::Fence;
 use crate::story::one_line;
 
 /// How often one renewal is tried while others change the Lease.
@@ -15,6 +16,7 @@ pub(super) struct Keeper {
     object: Object,
     terms: Terms,
     ours: Term,
+    fence: Fence,
     /// The Lease as it was seen last; none if it was gone.
     seen: Option<Record>,
 }
@@ -27,8 +29,8 @@ enum Renewal {
 }
 
 impl Keeper {
-    pub(super) fn new(object: Object, record: Record, terms: Terms) -> Self {
-        Self { object, terms, ours: record.term.clone(), seen: Some(record) }
+    pub(super) fn new(object: Object, record: Record, terms: Terms, fence: Fence) -> Self {
+        Self { object, terms, ours: record.term.clone(), fence, seen: Some(record) }
     }
 
     /// Renews the lease, which was taken by a request sent then, until it is lost.
@@ -44,7 +46,10 @@ impl Keeper {
             }
             let limit = self.terms.patience().min(end.duration_since(now));
             match answer(timeout_at(now + limit, self.renew()).await, limit) {
-                Ok(Renewal::Sent(sent)) => (next, end) = (sent + renew, sent + give_up),
+                Ok(Renewal::Sent(sent)) => {
+                    (next, end) = (sent + renew, sent + give_up);
+                    self.fence.open_until(end);
+                }
                 Ok(Renewal::Lost(loss)) => return loss,
                 Err(trouble) => {
                     let now = Instant::now();

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bowline_server::fence::Fence;
 use bowline_server::lease::{Error, Guard, NAME, Terms};
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
@@ -43,7 +44,8 @@ async fn in_time<T>(what: impl Future<Output = T>) -> T {
 /// Becomes the holder, with a client of its own choice.
 async fn acquire_with(client: Client, world: &World, identity: &str, terms: Terms) -> Guard {
     let never = CancellationToken::new();
-    let guard = Guard::acquire(client, &world.namespace, identity, terms, &never);
+    let fence = Fence::default();
+    let guard = Guard::acquire(client, &world.namespace, identity, terms, &fence, &never);
     in_time(guard).await.unwrap().expect("nobody asked to stop")
 }
 
@@ -112,7 +114,8 @@ async fn of_many_contenders_one_holds_the_lease_and_the_others_wait() {
         let (client, namespace) = (world.client.clone(), world.namespace.clone());
         let stop = stop.clone();
         contenders.spawn(async move {
-            (name, Guard::acquire(client, &namespace, name, SHORT, &stop).await.unwrap())
+            let fence = Fence::default();
+            (name, Guard::acquire(client, &namespace, name, SHORT, &fence, &stop).await.unwrap())
         });
     }
     let mut held = in_time(contenders.join_next()).await.unwrap().unwrap();
@@ -314,7 +317,8 @@ async fn a_server_that_may_not_use_leases_is_told_what_it_lacks() {
     });
     let never = CancellationToken::new();
     let acquire = async |client: &Client, namespace: &str, identity: &str, terms: Terms| {
-        let guard = Guard::acquire(client.clone(), namespace, identity, terms, &never);
+        let fence = Fence::default();
+        let guard = Guard::acquire(client.clone(), namespace, identity, terms, &fence, &never);
         in_time(guard).await.unwrap_err()
     };
     let error = acquire(&nobody, &world.namespace, "a", SHORT).await;

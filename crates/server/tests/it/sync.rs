@@ -129,6 +129,9 @@ async fn a_backup_of_another_cluster_is_taken_in_with_what_belongs_to_it() {
 async fn a_backup_that_has_not_ended_or_has_no_record_is_not_taken_in() {
     let world = World::start("sync-skip").await;
     let store = world.filesystem_location("l").await;
+    // What has expired would be deleted otherwise, as soon as it is here.
+    let read_only = json!({"spec": {"accessMode": "ReadOnly"}});
+    world.patch::<BackupStorageLocation>("l", read_only).await;
     for phase in ["New", "InProgress", "Finalizing", "WaitingForPluginOperations"] {
         put_record(&store, &record(&phase.to_lowercase(), phase)).await;
     }

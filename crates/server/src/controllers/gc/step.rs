@@ -1,0 +1,198 @@
+//! What is to be done with a Backup whose time may be over. Nothing here asks anybody.
+
+use std::time::Duration;
+
+use bowline_api::backup_storage_location::AccessMode;
+use bowline_api::delete_backup_request::DeleteBackupRequestPhase;
+use bowline_api::location::LocationPhase;
+use bowline_api::{Backup, BackupPhase, BackupStorageLocation, DeleteBackupRequest};
+use bowline_engine::backup::request::Lookup;
+use jiff::Timestamp;
+
+use crate::controllers::period::{self, Due};
+
+/// What is to be done with a Backup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Nothing.
+    Leave,
+    /// Delete it then.
+    Expire(Due),
+}
+
+/// When a Backup is to be deleted.
+pub(super) fn decide(backup: &Backup, now: Timestamp) -> Step {
+    let status = backup.status.as_ref();
+    let is_over =
+        status.and_then(|status| status.phase.as_ref()).is_some_and(BackupPhase::is_terminal);
+    let expiration = status.and_then(|status| status.expiration.as_ref()).map(|time| time.0);
+    match expiration {
+        Some(expiration) if is_over && backup.metadata.deletion_timestamp.is_none() => {
+            match Duration::try_from(expiration.duration_since(now)) {
+                Ok(rest) if !rest.is_zero() => Step::Expire(Due::In(rest)),
+                _ => Step::Expire(Due::Now),
+            }
+        }
+        _ => Step::Leave,
+    }
+}
+
+/// Why a Backup whose time is over cannot be deleted now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Obstacle {
+    /// Its location is gone.
+    NotFound,
+    /// Its location cannot be read.
+    CannotGet,
+    /// Nothing may be written there.
+    ReadOnly,
+    /// It cannot be reached, which may pass.
+    Unavailable,
+}
+
+impl Obstacle {
+    /// What Velero's label says.
+    pub(super) fn label(self) -> Option<&'static str> {
+        match self {
+            Self::NotFound => Some("BSLNotFound"),
+            Self::CannotGet => Some("BSLCannotGet"),
+            Self::ReadOnly => Some("BSLReadOnly"),
+            Self::Unavailable => None,
+        }
+    }
+}
+
+/// What about its location keeps a Backup from being deleted.
+pub(super) fn hindrance(
+    backup: &Backup,
+    location: &Lookup<BackupStorageLocation>,
+) -> Option<Obstacle> {
+    let phase = backup.status.as_ref().and_then(|status| status.phase.as_ref());
+    if phase == Some(&BackupPhase::FailedValidation) {
+        // It has put nothing anywhere.
+        return None;
+    }
+    let location = match location {
+        Lookup::Found(location) => location,
+        Lookup::Missing => return Some(Obstacle::NotFound),
+        Lookup::Failed(_) => return Some(Obstacle::CannotGet),
+    };
+    let phase = location.status.as_ref().and_then(|status| status.phase.as_ref());
+    if phase != Some(&LocationPhase::Available) {
+        return Some(Obstacle::Unavailable);
+    }
+    (location.spec.access_mode == Some(AccessMode::ReadOnly)).then_some(Obstacle::ReadOnly)
+}
+
+/// When another request may be made for a Backup that has these; never while one has no answer.
+pub(super) fn pending(
+    requests: &[DeleteBackupRequest],
+    frequency: Duration,
+    now: Timestamp,
+) -> Due {
+    let is_answered = |request: &DeleteBackupRequest| {
+        let phase = request.status.as_ref().and_then(|status| status.phase.as_ref());
+        phase.is_some_and(DeleteBackupRequestPhase::is_terminal)
+    };
+    if !requests.iter().all(is_answered) {
+        return Due::Never;
+    }
+    let last = requests.iter().filter_map(kube::ResourceExt::creation_timestamp).max();
+    period::due(last.map(|last| last.0), Some(frequency), now)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn at(text: &str) -> Timestamp {
+        text.parse().unwrap()
+    }
+
+    fn backup(phase: &str) -> Backup {
+        serde_json::from_value(json!({
+            "apiVersion": "velero.io/v1",
+            "kind": "Backup",
+            "metadata": {"name": "b"},
+            "spec": {"storageLocation": "l"},
+            "status": {"phase": phase, "expiration": "2026-01-02T00:00:00Z"},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_backup_that_is_over_expires_and_one_that_goes_on_does_not() {
+        for phase in BackupPhase::KNOWN {
+            let step = decide(&backup(phase), at("2026-01-02T00:00:00Z"));
+            let is_over = BackupPhase::from(*phase).is_terminal();
+            assert_eq!(step == Step::Expire(Due::Now), is_over, "{phase}");
+            assert_eq!(step == Step::Leave, !is_over, "{phase}");
+        }
+        let hour = Duration::from_hours(1);
+        let before = decide(&backup("Completed"), at("2026-01-01T23:00:00Z"));
+        assert_eq!(before, Step::Expire(Due::In(hour)));
+        let mut changed = backup("Completed");
+        changed.status.as_mut().unwrap().expiration = None;
+        assert_eq!(decide(&changed, at("2036-01-01T00:00:00Z")), Step::Leave, "kept for ever");
+        let mut leaving = backup("Completed");
+        leaving.metadata.deletion_timestamp = leaving.status.as_ref().unwrap().expiration.clone();
+        assert_eq!(decide(&leaving, at("2036-01-01T00:00:00Z")), Step::Leave);
+    }
+
+    #[test]
+    fn what_keeps_a_backup_is_what_velero_says() {
+        let location = |spec: &Value, phase: &str| {
+            let mut spec = spec.clone();
+            spec["provider"] = json!("aws");
+            let location = json!({
+                "apiVersion": "velero.io/v1", "kind": "BackupStorageLocation",
+                "metadata": {"name": "l"}, "spec": spec, "status": {"phase": phase},
+            });
+            Lookup::Found(serde_json::from_value(location).unwrap())
+        };
+        let read_only = json!({"accessMode": "ReadOnly"});
+        for (location, expected, label) in [
+            (Lookup::Missing, Some(Obstacle::NotFound), Some("BSLNotFound")),
+            (Lookup::Failed("no".to_owned()), Some(Obstacle::CannotGet), Some("BSLCannotGet")),
+            (location(&read_only, "Available"), Some(Obstacle::ReadOnly), Some("BSLReadOnly")),
+            (location(&read_only, "Unavailable"), Some(Obstacle::Unavailable), None),
+            (location(&json!({}), ""), Some(Obstacle::Unavailable), None),
+            (location(&json!({}), "Available"), None, None),
+        ] {
+            let found = hindrance(&backup("Completed"), &location);
+            assert_eq!(found, expected, "{location:?}");
+            assert_eq!(found.and_then(Obstacle::label), label);
+            assert_eq!(hindrance(&backup("FailedValidation"), &location), None);
+        }
+    }
+
+    #[test]
+    fn there_is_one_request_at_a_time_and_not_too_many() {
+        let request = |phase: &str, created: &str| -> DeleteBackupRequest {
+            serde_json::from_value(json!({
+                "apiVersion": "velero.io/v1", "kind": "DeleteBackupRequest",
+                "metadata": {"name": "r", "creationTimestamp": created},
+                "spec": {"backupName": "b"}, "status": {"phase": phase},
+            }))
+            .unwrap()
+        };
+        let (early, late) = ("2026-01-01T00:00:00Z", "2026-01-01T00:50:00Z");
+        let hour = Duration::from_hours(1);
+        let rest = Due::In(Duration::from_mins(50));
+        for (requests, expected) in [
+            (vec![], Due::Now),
+            (vec![request("", early)], Due::Never),
+            (vec![request("New", early)], Due::Never),
+            (vec![request("InProgress", early)], Due::Never),
+            (vec![request("Processed", early)], Due::Now),
+            (vec![request("Processed", late)], rest),
+            (vec![request("Processed", late), request("Processed", early)], rest),
+            (vec![request("Processed", early), request("New", late)], Due::Never),
+        ] {
+            let found = pending(&requests, hour, at("2026-01-01T01:00:00Z"));
+            assert_eq!(found, expected, "{requests:?}");
+        }
+    }
+}

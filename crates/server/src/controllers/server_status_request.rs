@@ -1,0 +1,134 @@
+//! ServerStatusRequests: which version the server has, and which plugins.
+//!
+//! A request is answered at once and removed a minute later, if whoever asked has not.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bowline_api::ServerStatusRequest;
+use bowline_api::server_status_request::{PluginInfo, ServerStatusRequestPhase as Phase};
+use bowline_plugin_host::Registry;
+use jiff::Timestamp;
+use kube::ResourceExt as _;
+use serde_json::json;
+
+use super::period::{self, Due};
+use crate::patch;
+use crate::server::{Context, Error};
+use crate::watch::{Next, Watch};
+
+/// How many requests are answered at a time.
+const AT_ONCE: u16 = 10;
+/// How long an answer is kept, as in Velero.
+const KEPT: Duration = Duration::from_mins(1);
+
+/// Answers requests until asked to stop.
+pub async fn run(context: Arc<Context>) -> Result<(), Error> {
+    let watch = Watch::new(context.api::<ServerStatusRequest>()).concurrency(AT_ONCE);
+    let stop = context.stop.clone();
+    let work = move |request: Arc<ServerStatusRequest>| {
+        let context = Arc::clone(&context);
+        async move { reconcile(&context, &request).await }
+    };
+    Ok(watch.run(&stop, work).await?)
+}
+
+/// What is to be done with a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// Answer it.
+    Answer,
+    /// Remove it then.
+    Remove(Due),
+    /// It is none of our business.
+    Leave,
+}
+
+async fn reconcile(context: &Context, request: &ServerStatusRequest) -> kube::Result<Next> {
+    let api = context.api::<ServerStatusRequest>();
+    match decide(request, Timestamp::now()) {
+        Step::Leave | Step::Remove(Due::Never) => Ok(Next::Done),
+        Step::Remove(Due::In(rest)) => Ok(Next::Again(rest)),
+        Step::Remove(Due::Now) => {
+            patch::remove(&api, request).await?;
+            Ok(Next::Done)
+        }
+        Step::Answer => {
+            let status = json!({
+                "phase": Phase::Processed,
+                "processedTimestamp": patch::to_the_second(Timestamp::now()),
+                "serverVersion": VERSION,
+                "plugins": plugins(context.host.registry()),
+            });
+            patch::patch_status_of(&api, request, status).await?;
+            Ok(Next::Again(KEPT))
+        }
+    }
+}
+
+/// What the server says its version is.
+const VERSION: &str = concat!("bowline-", env!("CARGO_PKG_VERSION"));
+
+fn decide(request: &ServerStatusRequest, now: Timestamp) -> Step {
+    if request.metadata.deletion_timestamp.is_some() {
+        return Step::Leave;
+    }
+    let status = request.status.clone().unwrap_or_default();
+    match status.phase {
+        None | Some(Phase::New) => Step::Answer,
+        Some(Phase::Processed) => {
+            let processed = status.processed_timestamp.or_else(|| request.creation_timestamp());
+            Step::Remove(period::due(processed.map(|time| time.0), Some(KEPT), now))
+        }
+        Some(Phase::Other(phase)) if phase.is_empty() => Step::Answer,
+        Some(Phase::Other(_)) => Step::Leave,
+    }
+}
+
+/// All plugins, by kind and then by name.
+fn plugins(registry: &Registry) -> Vec<PluginInfo> {
+    let info = |plugin: &bowline_plugin_host::Plugin| PluginInfo {
+        name: plugin.name.to_string(),
+        kind: plugin.kind.to_string(),
+        ..PluginInfo::default()
+    };
+    let mut plugins: Vec<PluginInfo> = registry.plugins().iter().map(info).collect();
+    plugins.sort_by(|a, b| (&a.kind, &a.name).cmp(&(&b.kind, &b.name)));
+    plugins
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_answered_once_and_goes_after_a_minute() {
+        let request = |phase: &str| -> ServerStatusRequest {
+            serde_json::from_value(json!({
+                "apiVersion": "velero.io/v1", "kind": "ServerStatusRequest",
+                "metadata": {"name": "r", "creationTimestamp": "2026-01-01T00:00:00Z"},
+                "spec": {},
+                "status": {"phase": phase, "processedTimestamp": "2026-01-01T00:00:10Z"},
+            }))
+            .unwrap()
+        };
+        let at = |text: &str| text.parse().unwrap();
+        let (soon, late) = (at("2026-01-01T00:00:30Z"), at("2026-01-01T00:01:10Z"));
+        let rest = Duration::from_secs(40);
+        for (phase, now, expected) in [
+            ("", late, Step::Answer),
+            ("New", late, Step::Answer),
+            ("Processed", soon, Step::Remove(Due::In(rest))),
+            ("Processed", late, Step::Remove(Due::Now)),
+            ("Pondered", late, Step::Leave),
+        ] {
+            assert_eq!(decide(&request(phase), now), expected, "{phase}");
+        }
+        let mut old = request("Processed");
+        old.status.as_mut().unwrap().processed_timestamp = None;
+        assert_eq!(decide(&old, late), Step::Remove(Due::Now));
+        let mut leaving = request("New");
+        leaving.metadata.deletion_timestamp = leaving.metadata.creation_timestamp.clone();
+        assert_eq!(decide(&leaving, late), Step::Leave);
+    }
+}

@@ -1,0 +1,99 @@
+//! What stands between a server and everything outside: closed as soon as its lease is over.
+//!
+//! A server that lost its lease stops. But one that was paused, by the system or in a virtual machine, does
+//! not know yet that it did when it goes on, and its tasks are in the middle of something. So each request
+//! that changes something looks at the clock before it is sent:
+//!
+//! | where to | what passes when closed |
+//! |---|---|
+//! | the API server ([`Fence::client`]) | reading and watching; no commands in pods |
+//! | object stores ([`Fence::store`]) | reading; what is being written is broken off before its end |
+//! | plugins ([`Calls`](crate::controllers)) | nothing |
+//!
+//! The clock is the one that goes on while a process is paused. What was sent a moment before cannot be
+//! called back; that is why writes name versions, and new objects have names that are decided by what they
+//! are for.
+
+mod client;
+mod store;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bowline_store::backend::Backend;
+use kube::Client;
+use tokio::time::Instant;
+
+/// Until when something may be done outside. Clones share it. It is closed until a lease opens it.
+#[derive(Clone, Debug)]
+pub struct Fence {
+    begin: Instant,
+    /// Nanoseconds since then.
+    open_for: Arc<AtomicU64>,
+}
+
+/// The fence is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("this server does not hold the lease any more, so it may not do that")]
+pub struct Closed;
+
+impl Default for Fence {
+    fn default() -> Self {
+        Self { begin: Instant::now(), open_for: Arc::default() }
+    }
+}
+
+impl Fence {
+    /// Opens it until then.
+    pub(crate) fn open_until(&self, end: Instant) {
+        let open_for = end.saturating_duration_since(self.begin).as_nanos();
+        let open_for = u64::try_from(open_for).unwrap_or(u64::MAX);
+        self.open_for.store(open_for, Ordering::SeqCst);
+    }
+
+    /// Closes it.
+    pub(crate) fn close(&self) {
+        self.open_for.store(0, Ordering::SeqCst);
+    }
+
+    /// Fails if it is closed.
+    pub fn check(&self) -> Result<(), Closed> {
+        let open_for = Duration::from_nanos(self.open_for.load(Ordering::SeqCst));
+        if self.begin.elapsed() < open_for { Ok(()) } else { Err(Closed) }
+    }
+
+    /// A client that changes nothing when closed.
+    pub fn client(&self, client: Client) -> Client {
+        client::fenced(client, self.clone())
+    }
+
+    /// A store that changes nothing when closed.
+    pub fn store(&self, backend: Arc<dyn Backend>) -> Arc<dyn Backend> {
+        Arc::new(store::Fenced::new(backend, self.clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn it_is_open_until_its_time_is_over_for_all_who_share_it() {
+        let fence = Fence::default();
+        let shared = fence.clone();
+        assert_eq!(shared.check(), Err(Closed), "nobody has opened it");
+        fence.open_until(Instant::now() + SECOND);
+        assert_eq!(shared.check(), Ok(()));
+        tokio::time::advance(SECOND).await;
+        assert_eq!(shared.check(), Err(Closed));
+        fence.open_until(Instant::now() + SECOND);
+        assert_eq!(shared.check(), Ok(()), "a lease that was renewed after all");
+        shared.close();
+        assert_eq!(fence.check(), Err(Closed));
+        fence.open_until(fence.begin);
+        assert_eq!(fence.check(), Err(Closed));
+    }
+}

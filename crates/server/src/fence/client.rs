@@ -1,0 +1,127 @@
+//! A client of the API server that changes nothing when the fence is closed.
+
+use std::task::{Context, Poll};
+
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use http::{Method, Request, Response, header};
+use kube::Client;
+use kube::client::Body;
+use tower_service::Service;
+
+use super::Fence;
+
+/// A client behind a fence.
+pub(super) fn fenced(inner: Client, fence: Fence) -> Client {
+    let namespace = inner.default_namespace().to_owned();
+    Client::new(Fenced { inner, fence }, namespace)
+}
+
+#[derive(Clone)]
+struct Fenced {
+    inner: Client,
+    fence: Fence,
+}
+
+impl Service<Request<Body>> for Fenced {
+    type Response = Response<Body>;
+    type Error = kube::Error;
+    type Future = BoxFuture<'static, kube::Result<Response<Body>>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<kube::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let Self { inner, fence } = self.clone();
+        async move {
+            if changes(&request) {
+                fence.check().map_err(|closed| kube::Error::Service(Box::new(closed)))?;
+            }
+            inner.send(request).await
+        }
+        .boxed()
+    }
+}
+
+/// Whether something may be different after a request. Commands in pods are a connection that is
+/// upgraded, whatever its method.
+fn changes<B>(request: &Request<B>) -> bool {
+    let reads = [Method::GET, Method::HEAD, Method::OPTIONS].contains(request.method());
+    !reads || request.headers().contains_key(header::UPGRADE)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use kube::Api;
+    use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+    use serde_json::json;
+    use tokio::time::Instant;
+
+    use super::*;
+
+    /// Answers everything with an empty object.
+    #[derive(Clone)]
+    struct Yes;
+
+    impl Service<Request<Body>> for Yes {
+        type Response = Response<Body>;
+        type Error = kube::Error;
+        type Future = BoxFuture<'static, kube::Result<Response<Body>>>;
+
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<kube::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn call(&mut self, _: Request<Body>) -> Self::Future {
+            std::future::ready(Ok(Response::new(Body::from(b"{}".to_vec())))).boxed()
+        }
+    }
+
+    #[test]
+    fn reading_changes_nothing_and_everything_else_may() {
+        for (method, upgrade, expected) in [
+            (Method::GET, false, false),
+            (Method::HEAD, false, false),
+            (Method::GET, true, true),
+            (Method::POST, false, true),
+            (Method::PUT, false, true),
+            (Method::PATCH, false, true),
+            (Method::DELETE, false, true),
+        ] {
+            let mut request = Request::new(());
+            *request.method_mut() = method.clone();
+            if upgrade {
+                let websocket = http::HeaderValue::from_static("websocket");
+                request.headers_mut().insert(header::UPGRADE, websocket);
+            }
+            assert_eq!(changes(&request), expected, "{method} {upgrade}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_closed_fence_lets_only_reads_through() {
+        let fence = Fence::default();
+        let maps: Api<ConfigMap> = Api::namespaced(fence.client(Client::new(Yes, "x")), "x");
+        let write = async || {
+            let empty = ConfigMap::default();
+            let created = maps.create(&PostParams::default(), &empty).await.map(drop);
+            let patch = Patch::Merge(json!({}));
+            let patched = maps.patch("a", &PatchParams::default(), &patch).await.map(drop);
+            let deleted = maps.delete("a", &DeleteParams::default()).await.map(drop);
+            [created, patched, deleted]
+        };
+        for outcome in write().await {
+            let kube::Error::Service(error) = outcome.unwrap_err() else { panic!("another error") };
+            assert!(error.to_string().contains("does not hold the lease"), "{error}");
+        }
+        maps.get("a").await.unwrap();
+        fence.open_until(Instant::now() + Duration::from_mins(1));
+        for outcome in write().await {
+            outcome.unwrap();
+        }
+    }
+}

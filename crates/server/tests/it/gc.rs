@@ -1,0 +1,140 @@
+//! What is removed when its time is over, on a real API server and in real buckets.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use bowline_api::{
+    Backup, BackupPhase, BackupStorageLocation, DeleteBackupRequest, PodVolumeBackup,
+    ServerStatusRequest,
+};
+use bowline_server::Options;
+use bowline_store::BackupName;
+use kube::ResourceExt as _;
+use kube::api::ListParams;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::backup::{application, take};
+use crate::bed::{LIMIT, World};
+
+/// Does everything each second.
+fn often(options: &mut Options) {
+    options.garbage_collection_frequency = Duration::from_secs(1);
+}
+
+fn failure(backup: &Backup) -> Option<&str> {
+    backup.labels().get("velero.io/gc-failure").map(String::as_str)
+}
+
+async fn requests(world: &World) -> Vec<DeleteBackupRequest> {
+    world.api::<DeleteBackupRequest>().list(&ListParams::default()).await.unwrap().items
+}
+
+/// A Backup that is over, and expired long ago.
+fn expired(name: &str, location: &str, phase: &str) -> Value {
+    json!({
+        "metadata": {"name": name},
+        "spec": {"storageLocation": location},
+        "status": {"phase": phase, "expiration": "2020-01-01T00:00:00Z"},
+    })
+}
+
+#[tokio::test]
+async fn a_backup_whose_time_is_over_is_deleted_with_its_files() {
+    let world = World::start_with("gc-expired", often).await;
+    let store = world.filesystem_location("default").await;
+    application(&world.client, "gc-expired-app").await;
+    let spec = |ttl: &str| json!({"includedNamespaces": ["gc-expired-app"], "ttl": ttl});
+    let kept = take(&world, "kept", spec("1h0m0s")).await;
+    assert_eq!(kept.phase, Some(BackupPhase::Completed), "{kept:?}");
+    let object = json!({"metadata": {"name": "short"}, "spec": spec("1s")});
+    world.create::<Backup>(object).await;
+    world.until_gone::<Backup>("short").await;
+    let names = store.list().await.unwrap().backups;
+    assert_eq!(names, ["kept".parse::<BackupName>().unwrap()]);
+    assert!(world.api::<Backup>().get_opt("kept").await.unwrap().is_some());
+    let deadline = Instant::now() + LIMIT;
+    while !requests(&world).await.is_empty() {
+        assert!(Instant::now() < deadline, "a request is left");
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
+}
+
+#[tokio::test]
+async fn what_keeps_a_backup_from_being_deleted_is_in_its_label() {
+    let world = World::start_with("gc-kept", often).await;
+    world.filesystem_location("default").await;
+    application(&world.client, "gc-kept-app").await;
+    world.create::<Backup>(expired("homeless", "nowhere", "Completed")).await;
+    world.until::<Backup>("homeless", |found| failure(found) == Some("BSLNotFound")).await;
+    let read_only = json!({"spec": {"accessMode": "ReadOnly"}});
+    let spec = json!({"includedNamespaces": ["gc-kept-app"]});
+    take(&world, "b", spec).await;
+    world.patch::<BackupStorageLocation>("default", read_only).await;
+    let over = json!({"status": {"expiration": "2020-01-01T00:00:00Z"}});
+    world.patch::<Backup>("b", over).await;
+    world.until::<Backup>("b", |found| failure(found) == Some("BSLReadOnly")).await;
+    assert!(requests(&world).await.is_empty(), "nobody was asked");
+    // One that never had anything anywhere needs no location.
+    world.create::<Backup>(expired("refused", "nowhere", "FailedValidation")).await;
+    world.until_gone::<Backup>("refused").await;
+
+    let writable = json!({"spec": {"accessMode": "ReadWrite"}});
+    world.patch::<BackupStorageLocation>("default", writable).await;
+    world.until_gone::<Backup>("b").await;
+    assert!(world.api::<Backup>().get_opt("homeless").await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn a_deletion_that_fails_is_asked_for_again_and_by_one_request_at_a_time() {
+    let world = World::start_with("gc-again", often).await;
+    let store = world.filesystem_location("default").await;
+    application(&world.client, "gc-again-app").await;
+    take(&world, "b", json!({"includedNamespaces": ["gc-again-app"]})).await;
+    // Copies of files, which nobody here can delete.
+    let copies: Vec<PodVolumeBackup> = serde_json::from_value(json!([{
+        "apiVersion": "velero.io/v1",
+        "kind": "PodVolumeBackup",
+        "metadata": {"name": "copy"},
+        "spec": {
+            "node": "n", "pod": {"name": "p"}, "volume": "v", "repoIdentifier": "",
+            "backupStorageLocation": "default", "uploaderType": "kopia",
+        },
+        "status": {"phase": "Completed", "snapshotID": "s"},
+    }]))
+    .unwrap();
+    store.put(&"b".parse().unwrap(), &copies).await.unwrap();
+    let over = json!({"status": {"expiration": "2020-01-01T00:00:00Z"}});
+    world.patch::<Backup>("b", over).await;
+    let (mut seen, deadline) = (BTreeSet::new(), Instant::now() + LIMIT);
+    while seen.len() < 3 {
+        let found = requests(&world).await;
+        assert!(found.len() <= 1, "{found:?}");
+        seen.extend(found.iter().filter_map(kube::ResourceExt::uid));
+        assert!(Instant::now() < deadline, "it was asked for {} times", seen.len());
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
+    assert!(world.api::<Backup>().get_opt("b").await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn whoever_asks_is_told_the_version_and_the_plugins() {
+    let mut world = World::idle("gc-status").await;
+    world.install_fixture().await;
+    world.run(world.options());
+    let request = |name: &str, status: Value| json!({"metadata": {"name": name}, "spec": {}, "status": status});
+    world.create::<ServerStatusRequest>(request("ask", json!({}))).await;
+    let answered = |found: &ServerStatusRequest| {
+        found.status.as_ref().is_some_and(|status| status.processed_timestamp.is_some())
+    };
+    let status = world.until("ask", answered).await.status.unwrap();
+    assert_eq!(status.phase.unwrap().to_string(), "Processed");
+    assert!(status.server_version.contains(env!("CARGO_PKG_VERSION")), "{}", status.server_version);
+    let plugins: Vec<_> =
+        status.plugins.iter().map(|plugin| (plugin.kind.as_str(), plugin.name.as_str())).collect();
+    assert!(plugins.contains(&("ObjectStore", "fixture.bowline.io/os")), "{plugins:?}");
+    assert!(plugins.is_sorted());
+    let old = json!({"phase": "Processed", "processedTimestamp": "2020-01-01T00:00:00Z"});
+    world.create::<ServerStatusRequest>(request("old", old)).await;
+    world.until_gone::<ServerStatusRequest>("old").await;
+}

@@ -1,0 +1,271 @@
+//! Two servers, of which one works: how the other follows, and what keeps the first from going on.
+
+use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bowline_api::{Backup, BackupPhase, Schedule};
+use bowline_server::lease::{NAME, Terms};
+use bowline_server::{Error, Options, metrics};
+use bowline_testbed::apply::apply;
+use bowline_testbed::port;
+use http::{Method, Uri};
+use jiff::civil::DateTime;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt as _;
+use kube::api::{DeleteParams, ListParams};
+use serde_json::json;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::backup::{application, is_over, take};
+use crate::bed::{LIMIT, World, shared};
+use crate::{fault, http as link};
+
+/// Short, so that tests need not wait for long.
+const SHORT: Terms = Terms {
+    duration: Duration::from_secs(4),
+    renew: Duration::from_millis(200),
+    give_up: Duration::from_secs(3),
+};
+
+fn holder(lease: &Lease) -> Option<&str> {
+    lease.spec.as_ref()?.holder_identity.as_deref()
+}
+
+fn options(world: &World, identity: &str) -> Options {
+    Options { identity: identity.to_owned(), lease: SHORT, ..world.options() }
+}
+
+/// A Schedule that fires all the time.
+async fn schedule(world: &World, app: &str, expression: &str) {
+    let object = json!({
+        "metadata": {"name": "often"},
+        "spec": {"schedule": expression, "template": {"includedNamespaces": [app]}},
+    });
+    world.create::<Schedule>(object).await;
+}
+
+/// The Backups that have ended.
+async fn ended(world: &World) -> Vec<Backup> {
+    let backups = world.api::<Backup>().list(&ListParams::default()).await.unwrap().items;
+    backups.into_iter().filter(is_over).collect()
+}
+
+/// Waits until so many more Backups have ended.
+async fn until_ended(world: &World, count: usize) {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        let found = ended(world).await.len();
+        if found >= count {
+            return;
+        }
+        assert!(Instant::now() < deadline, "only {found} of {count} backups have ended");
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_waits_is_ready_and_follows_at_once_when_the_first_ends() {
+    let mut world = World::idle("handover-end").await;
+    world.run(Options { identity: "a".to_owned(), ..world.options() });
+    world.filesystem_location("default").await;
+    application(&world.client, "handover-end-app").await;
+    let [port] = port::free().unwrap();
+    let metrics_address = metrics::Address::At((Ipv4Addr::LOCALHOST, port).into());
+    let mut second = world.beside();
+    second.run(Options { identity: "b".to_owned(), metrics_address, ..world.options() });
+    let readyz = format!("http://127.0.0.1:{port}/readyz");
+    let deadline = Instant::now() + LIMIT;
+    while tokio::net::TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.is_err()
+        || link::get(&readyz).await.0 != 200
+    {
+        assert!(Instant::now() < deadline, "the second is never ready");
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
+    let lease = world.until::<Lease>(NAME, |lease| holder(lease).is_some()).await;
+    assert_eq!(holder(&lease), Some("a"), "the second only waits");
+    world.end().await.unwrap();
+    let before = Instant::now();
+    world.until::<Lease>(NAME, |lease| holder(lease) == Some("b")).await;
+    assert!(before.elapsed() < Terms::default().duration, "it was given back: {before:?}");
+    let status = take(&world, "b", json!({"includedNamespaces": ["handover-end-app"]})).await;
+    assert_eq!(status.phase, Some(BackupPhase::Completed), "{status:?}");
+    second.end().await.unwrap();
+}
+
+#[tokio::test]
+async fn schedules_go_on_through_hand_overs_without_a_double() {
+    const PAUSE: i64 = 2;
+    let world = World::idle("handover-schedule").await;
+    let mut servers = [world.beside(), world.beside()];
+    let mut is_cut = Arc::new(AtomicBool::new(false));
+    let cut = Arc::clone(&is_cut);
+    let judge = move |_: &Method, _: &Uri| cut.load(Ordering::SeqCst);
+    servers[0].run_through(options(&world, "0"), |client| fault::client(client, judge));
+    world.filesystem_location("default").await;
+    application(&world.client, "handover-schedule-app").await;
+    schedule(&world, "handover-schedule-app", &format!("@every {PAUSE}s")).await;
+    until_ended(&world, 1).await;
+    for round in 1..=4 {
+        let (old, new) = ((round - 1) % 2, round % 2);
+        let next = Arc::new(AtomicBool::new(false));
+        let cut = Arc::clone(&next);
+        let judge = move |_: &Method, _: &Uri| cut.load(Ordering::SeqCst);
+        let identity = round.to_string();
+        servers[new].run_through(options(&world, &identity), |client| fault::client(client, judge));
+        if round % 2 == 1 {
+            // The API server is gone, for the first one.
+            is_cut.store(true, Ordering::SeqCst);
+            world.until::<Lease>(NAME, |lease| holder(lease) == Some(&identity)).await;
+            let outcome = servers[old].end().await;
+            assert!(matches!(outcome, Err(Error::LeaseLost)), "{outcome:?}");
+        } else {
+            servers[old].end().await.unwrap();
+        }
+        is_cut = next;
+        let before = ended(&world).await.len();
+        until_ended(&world, before + 2).await;
+    }
+    world.patch::<Schedule>("often", json!({"spec": {"paused": true}})).await;
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        let all = world.api::<Backup>().list(&ListParams::default()).await.unwrap().items;
+        if all.iter().all(is_over) {
+            break;
+        }
+        assert!(Instant::now() < deadline, "some are left open: {all:?}");
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
+    let mut times = Vec::new();
+    for backup in ended(&world).await {
+        let phase = backup.status.as_ref().unwrap().phase.clone();
+        assert_eq!(phase, Some(BackupPhase::Completed), "{backup:?}");
+        let name = backup.name_any();
+        let time = name.strip_prefix("often-").unwrap();
+        times.push(DateTime::strptime("%Y%m%d%H%M%S", time).unwrap());
+    }
+    times.sort();
+    for pair in times.windows(2) {
+        let between = pair[1].duration_since(pair[0]).as_secs();
+        assert!(between >= PAUSE, "{times:?}");
+    }
+    for server in &mut servers {
+        if server.is_running() {
+            server.end().await.unwrap();
+        }
+    }
+}
+
+/// A server whose whole process can be stopped for a while, as by SIGSTOP: it has one thread.
+struct Stoppable {
+    is_stopped: Arc<AtomicBool>,
+    writes: Arc<Mutex<Vec<(std::time::Instant, Method, String)>>>,
+    outcome: oneshot::Receiver<Result<(), Error>>,
+    end: CancellationToken,
+}
+
+impl Stoppable {
+    fn start(options: Options) -> Self {
+        let is_stopped = Arc::new(AtomicBool::new(false));
+        let writes = Arc::<Mutex<Vec<_>>>::default();
+        let (ended, outcome) = oneshot::channel();
+        let end = CancellationToken::new();
+        let (stopped, noted, until) =
+            (Arc::clone(&is_stopped), Arc::clone(&writes), end.clone().cancelled_owned());
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let server = async {
+                let note = move |method: &Method, uri: &Uri| {
+                    let is_lease = uri.path().contains("/leases");
+                    if *method != Method::GET && !is_lease {
+                        let write = (std::time::Instant::now(), method.clone(), uri.to_string());
+                        noted.lock().unwrap().push(write);
+                    }
+                    false
+                };
+                let client = fault::client(shared().client().await, note);
+                tokio::spawn(async move {
+                    loop {
+                        while stopped.load(Ordering::SeqCst) {
+                            // Nothing else runs on this thread meanwhile.
+                            std::thread::sleep(Duration::from_millis(5));
+                        }
+                        tokio::time::sleep(Duration::from_millis(1)).await;
+                    }
+                });
+                bowline_server::run(client, options, until).await
+            };
+            let _ = ended.send(runtime.unwrap().block_on(server));
+        });
+        Self { is_stopped, writes, outcome, end }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_was_paused_past_its_lease_writes_nothing_when_it_goes_on() {
+    let world = World::idle("handover-pause").await;
+    let mut first = Stoppable::start(options(&world, "a"));
+    world.filesystem_location("default").await;
+    application(&world.client, "handover-pause-app").await;
+    schedule(&world, "handover-pause-app", "@every 1s").await;
+    until_ended(&world, 2).await;
+    let mut second = world.beside();
+    second.run(options(&world, "b"));
+    // In the middle of a backup, so that there is something to go on with.
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        let all = world.api::<Backup>().list(&ListParams::default()).await.unwrap().items;
+        if all.iter().any(|backup| !is_over(backup)) {
+            break;
+        }
+        assert!(Instant::now() < deadline, "no backup is ever under way");
+    }
+    first.is_stopped.store(true, Ordering::SeqCst);
+    world.until::<Lease>(NAME, |lease| holder(lease) == Some("b")).await;
+    let before = ended(&world).await.len();
+    until_ended(&world, before + 2).await;
+    let goes_on = std::time::Instant::now();
+    first.is_stopped.store(false, Ordering::SeqCst);
+    let outcome = tokio::time::timeout(LIMIT, &mut first.outcome).await.unwrap().unwrap();
+    assert!(matches!(outcome, Err(Error::LeaseLost)), "{outcome:?}");
+    let mut writes = std::mem::take(&mut *first.writes.lock().unwrap());
+    assert!(!writes.is_empty(), "the harness sees writes");
+    writes.retain(|(when, ..)| *when >= goes_on);
+    assert!(writes.is_empty(), "{writes:?}");
+    drop(first.end);
+    for backup in ended(&world).await {
+        let status = backup.status.unwrap();
+        assert_eq!(status.phase, Some(BackupPhase::Completed), "{status:?}");
+    }
+    second.end().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_running_velero_server_is_noticed_and_refused() {
+    let mut world = World::idle("handover-velero").await;
+    let pod = json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "velero-0", "namespace": world.namespace},
+        "spec": {"containers": [{
+            "name": "velero", "image": "velero/velero:v1.18.3",
+            "command": ["/velero"], "args": ["server", "--features="],
+        }]},
+    });
+    apply(&world.client, pod).await.unwrap();
+    world.run(world.options());
+    let error = world.outcome().await.unwrap_err();
+    assert!(matches!(&error, Error::VeleroRuns { pod, .. } if pod == "velero-0"), "{error}");
+    assert!(error.to_string().contains("scale deployment/velero --replicas=0"), "{error}");
+    assert!(world.api::<Lease>().get_opt(NAME).await.unwrap().is_none(), "nothing was begun");
+
+    let at_once = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
+    world.api::<Pod>().delete("velero-0", &at_once).await.unwrap();
+    world.until_gone::<Pod>("velero-0").await;
+    world.run(world.options());
+    world.filesystem_location("default").await;
+}

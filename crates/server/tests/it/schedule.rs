@@ -1,0 +1,203 @@
+//! Schedules that make backups, on a real API server.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bowline_api::{Backup, BackupPhase, Schedule, ScheduleStatus};
+use http::{Method, Uri};
+use kube::ResourceExt as _;
+use kube::api::ListParams;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::backup::{application, is_over};
+use crate::bed::{LIMIT, World};
+use crate::fault;
+
+/// Comes once a year, so that only what was missed is made in a test.
+const YEARLY: &str = "0 0 1 1 *";
+
+fn status(schedule: &Schedule) -> ScheduleStatus {
+    schedule.status.clone().unwrap_or_default()
+}
+
+fn phase(schedule: &Schedule) -> String {
+    status(schedule).phase.map(|phase| phase.to_string()).unwrap_or_default()
+}
+
+fn has_run(schedule: &Schedule) -> bool {
+    let last = status(schedule).last_backup.map(|last| last.0);
+    last.is_some_and(|last| last > "2025-01-01T00:00:00Z".parse().unwrap())
+}
+
+/// Creates a Schedule for a namespace.
+async fn schedule(world: &World, name: &str, app: &str, expression: &str, more: Value) -> Schedule {
+    let mut object = json!({
+        "metadata": {"name": name},
+        "spec": {"schedule": expression, "template": {"includedNamespaces": [app]}},
+    });
+    for (part, fields) in more.as_object().unwrap() {
+        for (field, value) in fields.as_object().unwrap() {
+            object[part][field] = value.clone();
+        }
+    }
+    world.create(object).await
+}
+
+/// The Backups of a Schedule, the oldest first.
+async fn backups(world: &World, schedule: &str) -> Vec<Backup> {
+    let params = ListParams::default().labels(&format!("velero.io/schedule-name={schedule}"));
+    let mut backups = world.api::<Backup>().list(&params).await.unwrap().items;
+    backups.sort_by_key(kube::ResourceExt::name_any);
+    backups
+}
+
+/// Waits for something that is counted.
+async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let deadline = Instant::now() + LIMIT;
+    while !condition().await {
+        assert!(Instant::now() < deadline, "waited in vain until {what}");
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_schedule_makes_one_backup_after_the_other() {
+    let world = World::start("schedule-runs").await;
+    world.filesystem_location("default").await;
+    application(&world.client, "schedule-runs-app").await;
+    let more = json!({
+        "metadata": {
+            "labels": {"team": "a"},
+            "annotations": {"bowline.io/snapshot-type": "local"},
+        },
+        "spec": {"useOwnerReferencesInBackup": true},
+    });
+    let made = schedule(&world, "often", "schedule-runs-app", "@every 1s", more).await;
+    until("there are three", async || {
+        let ended = backups(&world, "often").await.into_iter().filter(is_over);
+        ended.count() >= 3
+    })
+    .await;
+    let schedule = world.until::<Schedule>("often", has_run).await;
+    assert_eq!(phase(&schedule), "Enabled");
+    assert_eq!(schedule.spec.skip_immediately, Some(false));
+    for backup in backups(&world, "often").await.into_iter().filter(is_over) {
+        assert_eq!(backup.status.as_ref().unwrap().phase, Some(BackupPhase::Completed));
+        assert_eq!(backup.labels()["team"], "a");
+        assert_eq!(backup.annotations()["bowline.io/snapshot-type"], "local");
+        assert_eq!(backup.owner_references()[0].uid, made.uid().unwrap());
+        let time = backup.name_any().strip_prefix("often-").unwrap().to_owned();
+        assert!(time.len() == 14 && time.bytes().all(|digit| digit.is_ascii_digit()), "{time}");
+    }
+}
+
+#[tokio::test]
+async fn a_schedule_that_means_nothing_is_refused_until_it_is_mended() {
+    let world = World::start("schedule-wrong").await;
+    schedule(&world, "wrong", "none", "0 0 30 2 *", json!({})).await;
+    let refused =
+        world.until::<Schedule>("wrong", |found| phase(found) == "FailedValidation").await;
+    let errors = status(&refused).validation_errors;
+    assert!(errors.len() == 1 && errors[0].starts_with("invalid schedule: "), "{errors:?}");
+    world.patch::<Schedule>("wrong", json!({"spec": {"schedule": ""}})).await;
+    let empty = "Schedule must be a non-empty valid Cron expression";
+    world.until::<Schedule>("wrong", |found| status(found).validation_errors == [empty]).await;
+    world.patch::<Schedule>("wrong", json!({"spec": {"schedule": YEARLY}})).await;
+    let mended = world.until::<Schedule>("wrong", |found| phase(found) == "Enabled").await;
+    assert!(status(&mended).validation_errors.is_empty());
+    assert!(backups(&world, "wrong").await.is_empty());
+}
+
+#[tokio::test]
+async fn what_was_missed_is_made_up_for_once_unless_it_is_skipped_or_paused() {
+    let world = World::start("schedule-missed").await;
+    world.filesystem_location("default").await;
+    application(&world.client, "schedule-missed-app").await;
+    let long_ago = json!({"lastBackup": "2020-06-01T00:00:00Z"});
+    let make = async |name: &str, spec: Value| {
+        let more = json!({"spec": spec, "status": long_ago});
+        schedule(&world, name, "schedule-missed-app", YEARLY, more).await;
+    };
+    make("paused", json!({"paused": true})).await;
+    make("skipped", json!({"skipImmediately": true})).await;
+    make("missed", json!({})).await;
+    world.until::<Schedule>("missed", has_run).await;
+    let skipped =
+        world.until::<Schedule>("skipped", |found| status(found).last_skipped.is_some()).await;
+    assert_eq!(skipped.spec.skip_immediately, Some(false), "it is asked for once");
+    world.until::<Schedule>("skipped", |found| phase(found) == "Enabled").await;
+    let found = backups(&world, "missed").await;
+    let year = jiff::Timestamp::now().strftime("%Y").to_string();
+    let names: Vec<_> = found.iter().map(kube::ResourceExt::name_any).collect();
+    assert_eq!(names, [format!("missed-{year}0101000000")], "one, for the last time");
+    assert!(backups(&world, "skipped").await.is_empty());
+    assert!(backups(&world, "paused").await.is_empty());
+    let paused = world.api::<Schedule>().get("paused").await.unwrap();
+    assert_eq!(phase(&paused), "", "nobody looks at it");
+
+    world.patch::<Schedule>("paused", json!({"spec": {"paused": false}})).await;
+    world.until::<Schedule>("paused", has_run).await;
+    assert_eq!(backups(&world, "paused").await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_backup_is_made_once_also_if_the_server_ends_before_it_is_noted() {
+    let mut world = World::idle("schedule-crash").await;
+    let refused = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&refused);
+    // What is written of the Schedule after the Backup was created fails.
+    let is_created = Arc::new(AtomicBool::new(false));
+    let judge = move |method: &Method, uri: &Uri| {
+        let path = uri.path();
+        if *method == Method::POST && path.ends_with("/backups") {
+            is_created.store(true, Ordering::SeqCst);
+        }
+        let fails = *method == Method::PATCH
+            && path.contains("/schedules/")
+            && is_created.load(Ordering::SeqCst);
+        count.fetch_add(usize::from(fails), Ordering::SeqCst);
+        fails
+    };
+    world.run_through(world.options(), |client| fault::client(client, judge));
+    world.filesystem_location("default").await;
+    application(&world.client, "schedule-crash-app").await;
+    let more = json!({"status": {"lastBackup": "2020-06-01T00:00:00Z"}});
+    schedule(&world, "once", "schedule-crash-app", YEARLY, more).await;
+    // Several tries, each of which could make another.
+    until("it could not be noted", async || refused.load(Ordering::SeqCst) >= 3).await;
+    world.end().await.unwrap();
+    let before = world.api::<Schedule>().get("once").await.unwrap();
+    assert!(!has_run(&before), "the sabotage does not work: {before:?}");
+    assert_eq!(backups(&world, "once").await.len(), 1);
+    world.run(world.options());
+    world.until::<Schedule>("once", has_run).await;
+    assert_eq!(backups(&world, "once").await.len(), 1);
+}
+
+#[tokio::test]
+async fn no_backup_is_made_while_the_last_one_has_not_begun() {
+    let mut world = World::idle("schedule-held").await;
+    let (is_stuck, looks) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicUsize::new(0)));
+    let judge = {
+        let (is_stuck, looks) = (Arc::clone(&is_stuck), Arc::clone(&looks));
+        move |method: &Method, uri: &Uri| {
+            let is_list = uri.query().is_some_and(|query| query.contains("schedule-name"));
+            looks.fetch_add(usize::from(is_list), Ordering::SeqCst);
+            let is_backup = uri.path().contains("/backups/");
+            is_stuck.load(Ordering::SeqCst) && *method == Method::PATCH && is_backup
+        }
+    };
+    world.run_through(world.options(), |client| fault::client(client, judge));
+    world.filesystem_location("default").await;
+    application(&world.client, "schedule-held-app").await;
+    schedule(&world, "held", "schedule-held-app", "@every 1s", json!({})).await;
+    world.until::<Schedule>("held", has_run).await;
+    // A list before each backup: the next one was due, and thought about.
+    let before = looks.load(Ordering::SeqCst);
+    until("it was due again", async || looks.load(Ordering::SeqCst) >= before + 2).await;
+    assert_eq!(backups(&world, "held").await.len(), 1);
+    is_stuck.store(false, Ordering::SeqCst);
+    until("the next is made", async || backups(&world, "held").await.len() >= 2).await;
+}
