@@ -13,7 +13,7 @@
 //! | `collect` | resources and filter | objects, streaming |
 //! | `block`, [`hook`] | items that belong together | the same, quiesced |
 //! | `item` | one object | what is stored of it, after what it needs |
-//! | [`snapshot`] | the volumes of a block | snapshots, and operations on them |
+//! | [`snapshot`], [`csi`] | the volumes of a block | snapshots, and operations on them |
 //! | [`volume`] | pods, claims, volumes | what became of their data |
 //! | [`archive`], [`upload`] | stored objects | the tar in the bucket |
 //! | [`finalize`] | all of the above | the other files, and the status |
@@ -21,6 +21,7 @@
 pub mod archive;
 mod block;
 mod collect;
+pub mod csi;
 mod discover;
 pub mod filter;
 pub mod finalize;
@@ -46,7 +47,7 @@ use std::time::Duration;
 
 use bowline_plugin::{BackupItemAction, ItemBlockAction, ResourceIdentifier};
 use bowline_store::BackupStore;
-use bowline_store::file::{BackupVolumeInfo, FreezeWindow, Snapshot};
+use bowline_store::file::{BackupVolumeInfo, CsiVolumeSnapshotClasses, FreezeWindow, Snapshot};
 use futures::StreamExt as _;
 use futures::future::join;
 use jiff::Timestamp;
@@ -173,6 +174,12 @@ pub struct Taken {
     pub volumes: Vec<BackupVolumeInfo>,
     /// The snapshots that plugins were asked for.
     pub snapshots: Vec<Snapshot>,
+    /// The snapshots that CSI drivers were asked for.
+    pub csi_snapshots: Vec<csi::Record>,
+    /// VolumeSnapshots that an earlier process may have made, and that nobody has heard of since.
+    pub csi_left: Vec<csi::Target>,
+    /// The VolumeSnapshotClasses of those.
+    pub csi_classes: CsiVolumeSnapshotClasses,
     /// Operations that plugins began, on items and on snapshots.
     pub operations: Vec<Operation>,
     /// How many hooks were run, and how many of them failed.
@@ -249,7 +256,8 @@ pub async fn run(run: Run, now: Timestamp) -> Taken {
         Err(fatal) => {
             note::tell_left(&report, &recovered);
             let nothing = Taken::nothing(fatal, own(report), &progress);
-            return Taken { operations: begun, snapshots, ..nothing };
+            let (csi_snapshots, csi_left) = begun_by_csi_before(&recovered);
+            return Taken { operations: begun, snapshots, csi_snapshots, csi_left, ..nothing };
         }
     };
     // It is large, and there is one of it.
@@ -282,6 +290,7 @@ struct Context {
     inventory: Inventory,
     volumes: Volumes,
     snapshots: snapshot::Locations,
+    csi: csi::Csi,
     operations: Mutex<Vec<Operation>>,
     journal: Arc<dyn Journal>,
     recovery: Recovery,
@@ -408,8 +417,18 @@ async fn assemble(run: Run, report: Arc<Report>, now: Timestamp) -> Result<Arc<C
     let key = &request.volume_group_label_key;
     let BuiltIn { backup_item_actions: mut named, item_block_actions: mut named_block } =
         action::built_in(&cluster, &resources, only, key);
+    let csi = csi::Csi::default();
+    named.extend(csi::built_in(&csi.taken));
     let (built_in_item_actions, built_in_block_actions) = (named.len(), named_block.len());
-    named.extend(run.backup_item_actions);
+    for action in run.backup_item_actions {
+        if named.iter().any(|built_in| built_in.name == action.name) {
+            let text =
+                format!("the action {} of a plugin takes no part: it is built in", action.name);
+            report.warning(About::Run, text);
+        } else {
+            named.push(action);
+        }
+    }
     let backup_item_actions =
         selection::ask(named, |plugin| plugin.applies_to(), &resources, &report).await;
     named_block.extend(run.item_block_actions);
@@ -435,6 +454,7 @@ async fn assemble(run: Run, report: Arc<Report>, now: Timestamp) -> Result<Arc<C
         inventory: Inventory::default(),
         volumes: Volumes::default(),
         snapshots,
+        csi,
         operations: Mutex::default(),
         journal,
         blocks: AtomicU64::new(recovery.recovered.next_block),
@@ -619,6 +639,8 @@ fn conclude(context: Context, archive: Result<Sealed, Fatal>, report: Arc<Report
     let operations = context.operations.into_inner().unwrap_or_else(PoisonError::into_inner);
     let (hooks, freezes) = (context.hook_tally.counts(), context.hook_tally.windows());
     let (volumes, snapshots) = (settled.infos, settled.snapshots);
+    let csi_snapshots = settled.csi_snapshots;
+    let csi_classes = CsiVolumeSnapshotClasses(context.csi.used_classes(&csi_snapshots));
     let found = context.progress.total();
     drop(context.report);
     Taken {
@@ -628,6 +650,9 @@ fn conclude(context: Context, archive: Result<Sealed, Fatal>, report: Arc<Report
         found,
         volumes,
         snapshots,
+        csi_snapshots,
+        csi_left: Vec::new(),
+        csi_classes,
         operations,
         hooks,
         freezes,
@@ -647,7 +672,16 @@ impl Taken {
         note::tell_left(&report, recovered);
         let nothing = Self::nothing(Fatal::GivenUp(reason), report, &Progress::default());
         let operations = begun_before(recovered, timeout, began);
-        Self { operations, snapshots: taken_before(recovered), ..nothing }
+        let (csi_snapshots, csi_left) = begun_by_csi_before(recovered);
+        let snapshots = taken_before(recovered);
+        Self { snapshots, csi_snapshots, csi_left, operations, ..nothing }
+    }
+
+    /// The VolumeSnapshots that there may be of it, and groups of them.
+    pub fn csi_targets(&self) -> Vec<csi::Target> {
+        let mut targets = csi::targets_of(&self.csi_snapshots);
+        targets.extend(self.csi_left.iter().cloned());
+        targets
     }
 
     fn nothing(fatal: Fatal, report: Report, progress: &Progress) -> Self {
@@ -658,6 +692,9 @@ impl Taken {
             found: progress.total(),
             volumes: Vec::new(),
             snapshots: Vec::new(),
+            csi_snapshots: Vec::new(),
+            csi_left: Vec::new(),
+            csi_classes: CsiVolumeSnapshotClasses::default(),
             operations: Vec::new(),
             hooks: (0, 0),
             freezes: Vec::new(),
@@ -676,7 +713,15 @@ fn taken_before(recovered: &Recovered) -> Vec<Snapshot> {
     recovered.finished.iter().flat_map(|ended| ended.snapshots.clone()).collect()
 }
 
-/// The report, which nobody else has any more.
+/// The CSI snapshots that an earlier process has taken, and those that it may have.
+fn begun_by_csi_before(recovered: &Recovered) -> (Vec<csi::Record>, Vec<csi::Target>) {
+    let taken = recovered.finished.iter().flat_map(|ended| ended.csi_snapshots.clone());
+    let intents = recovered.unfinished.iter().flat_map(|begun| &begun.intents);
+    let left = intents.filter_map(|intent| intent.csi.as_ref()).map(Into::into);
+    (taken.collect(), left.collect())
+}
+
+/// The report, whether or not somebody else still holds it.
 fn own(report: Arc<Report>) -> Report {
-    Arc::into_inner(report).unwrap_or_default()
+    Arc::try_unwrap(report).unwrap_or_else(|shared| shared.take())
 }

@@ -1,8 +1,10 @@
 //! The port to the API server.
 
 pub mod api_server;
+pub mod drivers;
 pub mod fake;
 mod split;
+pub mod watch;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,8 +56,34 @@ pub trait Cluster: Send + Sync {
         patch: &Value,
     ) -> Result<Object>;
 
+    /// Deletes an object; if a uid is given, only the one that has it. What finalizers keep is there
+    /// for a while after that.
+    async fn delete(
+        &self,
+        resource: &Arc<Resource>,
+        namespace: &str,
+        name: &str,
+        uid: Option<&str>,
+    ) -> Result<()>;
+
+    /// Follows objects: says that it has begun, then which are there, then each change as it comes. When
+    /// the connection breaks it begins anew, and says so. An error ends the stream, unless it is
+    /// [`Error::Object`], which is about one object.
+    fn watch(&self, resource: &Arc<Resource>, query: Query) -> BoxStream<'static, Result<Change>>;
+
     /// Runs a command in a container and waits for its end, for a while.
     async fn exec(&self, exec: &Exec) -> Result<Executed>;
+}
+
+/// What somebody hears who follows objects.
+#[derive(Clone, Debug)]
+pub enum Change {
+    /// It has begun, maybe anew. What went away before is not told.
+    Began,
+    /// An object is there, and like this.
+    There(Object),
+    /// An object is gone, and was like this.
+    Gone(Object),
 }
 
 /// Which part of an object a patch is for.
@@ -86,6 +114,8 @@ pub struct Query {
     pub namespace: Option<String>,
     /// Only those that a label selector fits, as Kubernetes writes it; empty for all.
     pub label_selector: String,
+    /// Only those with these fields, as Kubernetes writes it: `metadata.name=a`; empty for all.
+    pub field_selector: String,
 }
 
 /// A command to run in a container.
@@ -152,6 +182,11 @@ impl Error {
     /// Whether what was to be created is there already.
     pub fn is_already_there(&self) -> bool {
         matches!(self, Self::Refused { code: 409, reason, .. } if reason == "AlreadyExists")
+    }
+
+    /// Whether somebody else has changed it meanwhile, or it is not the one that was meant.
+    pub fn is_conflict(&self) -> bool {
+        matches!(self, Self::Refused { code: 409, reason, .. } if reason == "Conflict")
     }
 
     /// Whether the API server has too much to do.

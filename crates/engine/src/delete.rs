@@ -3,9 +3,9 @@
 //! | stage | in | out |
 //! |---|---|---|
 //! | [`judge()`] | the request, the Backup, its location | whether it may be deleted, now or later |
-//! | [`look`] | the bucket | what the backup [holds](Holdings) |
+//! | [`look`], [`look_for_csi`] | the bucket | what the backup [holds](Holdings) |
 //! | [`plan()`] | that | a [`Plan`], or all that speaks against it |
-//! | [`open`] | the plan | the snapshotters that it needs |
+//! | [`open`], [`ready`] | the plan | the snapshotters that it needs, and that CSI drivers are there |
 //! | [`data`] | all of the above | no data outside of the bucket any more, or what is left of it |
 //! | [`files`] | the bucket | no files any more |
 //!
@@ -18,6 +18,7 @@
 //!   of them.
 
 mod actions;
+mod csi;
 mod holdings;
 mod judge;
 mod plan;
@@ -38,7 +39,8 @@ use crate::cluster::Cluster;
 use crate::point::{self, Point};
 use crate::report::{About, Message, Report};
 
-pub use holdings::{Holdings, LookError, look};
+pub use csi::{Content, ready};
+pub use holdings::{Holdings, LookError, look, look_for_csi};
 pub use judge::{Facts, Refusal, Scope, Verdict, judge};
 pub use plan::{Doomed, Files, Plan, plan};
 pub use snapshots::{Opened, open};
@@ -57,6 +59,10 @@ pub struct Deadlines {
     pub cancel: Duration,
     /// Deleting a snapshot.
     pub delete: Duration,
+    /// Deleting a snapshot of a CSI driver, by its controllers.
+    pub content: Duration,
+    /// The same, if the controllers complain.
+    pub complaint: Duration,
 }
 
 impl Default for Deadlines {
@@ -66,6 +72,8 @@ impl Default for Deadlines {
             execute: Duration::from_mins(10),
             cancel: Duration::from_secs(30),
             delete: Duration::from_mins(30),
+            content: Duration::from_mins(10),
+            complaint: Duration::from_secs(20),
         }
     }
 }
@@ -118,6 +126,10 @@ pub async fn data(job: Job<'_>) -> Ended {
     // Actions first, as in Velero: they may want to see what a snapshot was of.
     let ended = match actions::show(&job, &report).await {
         Ok(()) => snapshots::delete(&job, &report).await,
+        Err(Stopped) => Err(Stopped),
+    };
+    let ended = match ended {
+        Ok(()) => csi::delete(&job, &report).await,
         Err(Stopped) => Err(Stopped),
     };
     match ended {

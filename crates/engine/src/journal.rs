@@ -19,6 +19,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
+use crate::backup::csi;
 use crate::report::Message;
 
 /// How often a run is taken up. One that ends the server each time must not go on for ever.
@@ -158,6 +159,23 @@ pub struct Intent {
     /// The snapshot that it is to take, if it is a snapshotter.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<SnapshotIntent>,
+    /// The VolumeSnapshot that is made of it, if it is a claim.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub csi: Option<CsiIntent>,
+}
+
+/// A VolumeSnapshot that is about to be made, or a group of them. Its name is ours alone, so that it can be found and taken
+/// away.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CsiIntent {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Whether it is a VolumeGroupSnapshot.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub is_group: bool,
 }
 
 /// A snapshot that a plugin is asked to take. With it the plugin can be asked for the same once more,
@@ -205,6 +223,12 @@ pub struct Ended {
     /// What plugins do with those that were.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub volume_operations: Vec<VolumeOperation>,
+    /// The snapshots that CSI drivers were asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub csi_snapshots: Vec<csi::Record>,
+    /// Volumes that nobody was asked to snapshot, with the reason.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub lacking_volumes: BTreeMap<String, String>,
     /// Volumes that no plugin has a method for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unmatched_volumes: Vec<String>,

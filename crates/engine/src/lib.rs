@@ -9,6 +9,7 @@
 //! | [`resource`], [`item`] | what the API server serves, and one object of it |
 //! | [`glob`], [`selector`] | patterns that users write, compiled once |
 //! | [`snapshotter`] | the port to VolumeSnapshotLocations |
+//! | [`schedule`] | whether a backup of a Schedule is due, and what it is made of |
 //! | [`report`] | what went wrong, from which counts, phases and results are made |
 //!
 //! # What holds
@@ -33,6 +34,7 @@ pub mod point;
 pub mod report;
 pub mod resource;
 pub mod restore;
+pub mod schedule;
 mod selection;
 pub mod selector;
 pub mod snapshotter;

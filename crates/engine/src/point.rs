@@ -49,6 +49,14 @@ points! {
     CreateSnapshot = "create-snapshot",
     /// It was.
     SnapshotCreated = "snapshot-created",
+    /// A VolumeSnapshot is about to be made.
+    CsiSnapshotCreate = "csi-snapshot-create",
+    /// It was.
+    CsiSnapshotCreated = "csi-snapshot-created",
+    /// Its driver has taken the snapshot, or will not.
+    CsiSnapshotTaken = "csi-snapshot-taken",
+    /// What a restore must know of it is written into it.
+    CsiSnapshotNoted = "csi-snapshot-noted",
     /// A snapshot is about to be uploaded.
     UploadSnapshot = "upload-snapshot",
     /// Its upload has returned.
@@ -89,6 +97,10 @@ points! {
     Committed = "committed",
     /// A Backup is said to be over.
     BackupOver = "backup-over",
+    /// The content of a CSI snapshot was told to keep it.
+    CsiContentKept = "csi-content-kept",
+    /// The objects of a CSI snapshot that is kept are gone.
+    CsiSnapshotReleased = "csi-snapshot-released",
     /// Its journal was removed.
     JournalRemoved = "journal-removed",
     /// A Restore is said to be in progress.
@@ -101,14 +113,20 @@ points! {
     Create = "create",
     /// It was.
     Created = "created",
+    /// A claim that is made from a CSI snapshot is in the cluster, and is followed.
+    ClaimFollowed = "claim-followed",
     /// The files of a restore are in the bucket.
     RestoreFilesWritten = "restore-files-written",
     /// A Restore is said to wait for its operations, or to be finalized.
     RestoreCollected = "restore-collected",
+    /// What volumes get from their backup when they are there is written to them.
+    VolumesPatched = "volumes-patched",
     /// A Restore is said to be over.
     RestoreOver = "restore-over",
     /// A snapshot of a backup that is being deleted is about to go.
     DeleteSnapshot = "delete-snapshot",
+    /// What stands for a CSI snapshot that is to go was made.
+    ContentMade = "content-made",
     /// It is gone.
     SnapshotDeleted = "snapshot-deleted",
     /// The files of a backup are about to go.

@@ -90,6 +90,13 @@ impl Report {
         (inner.errors.kept.clone(), inner.warnings.kept.clone())
     }
 
+    /// All that was told so far, as a report of its own. It is taken out of this one, which others may
+    /// still hold: nothing must be lost because somebody does.
+    #[must_use]
+    pub fn take(&self) -> Self {
+        Self { inner: Mutex::new(std::mem::take(&mut *self.lock())) }
+    }
+
     /// Takes over what was told elsewhere, and is in the log already.
     pub fn take_over(
         &self,
@@ -176,6 +183,18 @@ mod tests {
             namespace: namespace.into(),
             name: "p".into(),
         }
+    }
+
+    #[test]
+    fn what_is_taken_is_there_once_and_whole() {
+        let report = Report::default();
+        for _ in 0..=KEPT {
+            report.warning(&pod("web"), "slow");
+        }
+        let taken = report.take();
+        assert_eq!((taken.warnings(), report.warnings()), (KEPT + 1, 0));
+        assert_eq!(taken.results().warnings.namespaces["web"].len(), KEPT);
+        assert_eq!(report.results(), Results::default());
     }
 
     #[test]

@@ -62,6 +62,7 @@ use crate::report::{About, Report};
 use crate::resource::{GroupResource, Resources};
 use crate::selection::{self, Action};
 use crate::snapshotter::Snapshotters;
+use action::csi::{self, Csi};
 use download::{DownloadError, Volumes};
 use filter::Filter;
 use item::{Visitor, Why};
@@ -212,8 +213,10 @@ struct Context {
     visitor: Arc<dyn Visitor>,
     request: Request,
     cluster: Arc<dyn Cluster>,
-    contents: Contents,
-    volumes: Volumes,
+    contents: Arc<Contents>,
+    volumes: Arc<Volumes>,
+    /// What is known of the snapshots of CSI drivers.
+    csi: Arc<Csi>,
     world: RwLock<Arc<World>>,
     actions: Vec<Action<dyn RestoreItemAction>>,
     once: Once,
@@ -300,11 +303,13 @@ async fn prepare(run: Run, report: Arc<Report>, now: Timestamp) -> Result<Contex
         run;
     let maker = Some(Maker::new(run.snapshotters, run.witness));
     let contents = download::contents(&store, &request.backup_name, &options.scratch).await?;
-    let volumes = download::volumes(&store, &request.backup_name).await?;
+    let volumes = Arc::new(download::volumes(&store, &request.backup_name).await?);
+    let contents = Arc::new(contents);
     let world = discover(&*cluster, &request, &report).await?;
     let (resources, namespace) = (&world.resources, &options.namespace);
     let built_in = action::restore_item_actions(&cluster, resources, namespace, &request.restore);
-    let actions = built_in.into_iter().chain(actions).collect();
+    let csi = Arc::new(Csi::new(&cluster, resources, &contents, &volumes, &request, &report));
+    let actions = built_in.into_iter().chain(csi::actions(&csi)).chain(actions).collect();
     let visitor = Arc::new(item::Restorer);
     let notes = Some(Notes::new(journal, store, &request, &run.recovered));
     let parts = Parts {
@@ -313,6 +318,7 @@ async fn prepare(run: Run, report: Arc<Report>, now: Timestamp) -> Result<Contex
         cluster,
         contents,
         volumes,
+        csi,
         world,
         actions,
         options,
@@ -332,8 +338,9 @@ struct Parts {
     visitor: Arc<dyn Visitor>,
     request: Request,
     cluster: Arc<dyn Cluster>,
-    contents: Contents,
-    volumes: Volumes,
+    contents: Arc<Contents>,
+    volumes: Arc<Volumes>,
+    csi: Arc<Csi>,
     world: World,
     actions: Vec<Named<dyn RestoreItemAction>>,
     options: Options,
@@ -364,6 +371,7 @@ async fn assemble(parts: Parts, report: Arc<Report>, now: Timestamp) -> Result<C
         cluster: parts.cluster,
         contents,
         volumes: parts.volumes,
+        csi: parts.csi,
         world: RwLock::new(Arc::new(world)),
         actions,
         once: Once::default(),
@@ -517,7 +525,7 @@ pub fn begun_before(recovered: &Recovered, timeout: Duration, began: Timestamp) 
     records.filter_map(|one| record::from_restore(one, timeout, began).ok()).collect()
 }
 
-/// The report, which nobody else has any more.
+/// The report, whether or not somebody else still holds it.
 fn own(report: Arc<Report>) -> Report {
-    Arc::into_inner(report).unwrap_or_default()
+    Arc::try_unwrap(report).unwrap_or_else(|shared| shared.take())
 }

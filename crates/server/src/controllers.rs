@@ -9,6 +9,7 @@ pub mod backup_queue;
 pub mod backup_storage_location;
 pub mod backup_sync;
 pub mod download_request;
+pub mod gc;
 mod look;
 mod lookup;
 mod operations;
@@ -16,7 +17,9 @@ pub mod orphans;
 mod period;
 pub mod restore;
 mod run;
+pub mod schedule;
+pub mod server_status_request;
 mod timed;
 
 pub(crate) use operations::CANCELED_PREFIX;
-pub(crate) use timed::Timed;
+pub(crate) use timed::{Calls, Timed};

@@ -17,6 +17,7 @@
 //! | [`conditions`] | what `kubectl wait` can wait for |
 //! | [`end`] | how a run ended, in the words that the last three share |
 //! | [`log`] | the server's log, and one for each run |
+//! | [`fence`] | lets nothing be changed outside once the lease is over |
 //! | [`lease`] | one active server: who has the lease, and when it is lost |
 //! | [`check`] | what a cluster must have before anything is started |
 //!
@@ -35,6 +36,7 @@ mod crew;
 pub mod download;
 pub mod end;
 pub mod events;
+pub mod fence;
 pub mod journal;
 pub mod lease;
 pub mod locations;

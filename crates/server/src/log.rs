@@ -18,6 +18,7 @@
 mod layer;
 mod line;
 mod run_log;
+mod traces;
 
 use std::fmt;
 use std::io::{self, Write};
@@ -31,6 +32,7 @@ use tracing_subscriber::layer::SubscriberExt as _;
 
 use layer::LogLayer;
 pub use run_log::RunLog;
+pub use traces::Traces;
 
 /// What is logged, and how.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -106,20 +108,29 @@ impl FromStr for Format {
     }
 }
 
-/// Sends all events of this process to standard error and to the logs of runs, from now on.
-pub fn init(options: Options) -> Result<(), SetGlobalDefaultError> {
-    init_to(options, io::stderr())
+/// Why there is no log.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Something else has claimed the events of this process.
+    #[error("something else logs already")]
+    Taken(#[from] SetGlobalDefaultError),
+    /// Traces are to be sent, and cannot be.
+    #[error("traces cannot be sent; look at the variables OTEL_EXPORTER_OTLP_*")]
+    Traces(#[from] opentelemetry_otlp::ExporterBuildError),
 }
 
-/// The same, to somewhere else than standard error.
-pub fn init_to(
-    options: Options,
-    out: impl Write + Send + 'static,
-) -> Result<(), SetGlobalDefaultError> {
-    tracing::subscriber::set_global_default(subscriber(options, out))
+/// Sends all events of this process to standard error and to the logs of runs, from now on, and
+/// [traces](Traces) if somebody collects them. Those are to be ended with the process.
+pub fn init(options: Options) -> Result<Option<Traces>, Error> {
+    let traces = Traces::from_environment()?;
+    let subscriber = Registry::default()
+        .with(LogLayer::new(options, io::stderr()))
+        .with(traces.as_ref().map(Traces::layer));
+    tracing::subscriber::set_global_default(subscriber)?;
+    Ok(traces)
 }
 
-/// The same, for events of some scope and to somewhere else.
+/// What writes events as lines to `out`, and to the logs of runs.
 pub fn subscriber(
     options: Options,
     out: impl Write + Send + 'static,

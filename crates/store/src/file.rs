@@ -42,6 +42,11 @@ pub struct ResourceList(pub BTreeMap<String, Vec<String>>);
 #[serde(transparent)]
 pub struct CsiVolumeSnapshotContents(pub Vec<serde_json::Value>);
 
+/// The VolumeSnapshotClasses of CSI snapshots, as they were.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct CsiVolumeSnapshotClasses(pub Vec<serde_json::Value>);
+
 /// What a compressed JSON file of a backup holds.
 pub trait BackupContent: Serialize {
     /// The file that holds it.
@@ -70,6 +75,7 @@ content!(BackupContent, BackupFile {
     Vec<BackupOperation> => ItemOperations,
     Vec<BackupVolumeInfo> => VolumeInfos,
     CsiVolumeSnapshotContents => CsiVolumeSnapshotContents,
+    CsiVolumeSnapshotClasses => CsiVolumeSnapshotClasses,
     ResourceList => ResourceList,
     Results => Results,
 });

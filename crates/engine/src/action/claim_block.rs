@@ -93,6 +93,7 @@ impl ClaimBlock {
             namespace: Some(namespace.to_owned()),
             // Both come from a claim that has this label, so neither can break the selector.
             label_selector: format!("{}={group}", self.group_label),
+            ..Query::default()
         };
         let see = |object: &crate::Object| {
             names.push(object.name.clone());

@@ -7,7 +7,8 @@
 //! 2. the pre-hooks of its pods,
 //! 3. its items and what actions add to them, and side by side with them snapshots of its volumes,
 //! 4. the post-hooks of every pod whose pre-hooks were started, whatever else happened,
-//! 5. only then the journal and the archive, so that no application waits for an upload.
+//! 5. claims that CSI drivers have snapshotted, which say which snapshot they have,
+//! 6. only then the journal and the archive, so that no application waits for an upload.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::panic::AssertUnwindSafe;
@@ -16,9 +17,9 @@ use std::sync::Arc;
 use bowline_api::Backup;
 use bowline_plugin::{Class, ResourceIdentifier};
 use futures::FutureExt as _;
-use futures::future::join;
+use futures::future::join3;
 use serde::Deserialize;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tracing::Instrument as _;
 
@@ -27,9 +28,9 @@ use super::collect::{self, Held};
 use super::discover;
 use super::hook::{self, Hooks, Plan, Tally};
 use super::item::{self, How, Sink};
-use super::note;
 use super::snapshot::{self, Planned};
 use super::{Context, filter::Verdict};
+use super::{csi, note};
 use crate::cluster::{self, Cluster};
 use crate::item::Object;
 use crate::journal::{self, Journal, Record, Recovered};
@@ -40,9 +41,13 @@ use crate::resource::Resource;
 /// How many items a block may have. More would have to be held in memory.
 const LARGEST: usize = 10_000;
 
+/// How many blocks may wait for CSI drivers at a time, besides those that the workers have.
+const WAITING: usize = 32;
+
 /// Groups what was held into blocks, and backs them up side by side.
 pub(super) async fn process(context: &Arc<Context>, held: Vec<Held>, archive: &Archive) {
     let workers = Arc::new(Semaphore::new(context.options.block_workers));
+    let waiting = Arc::new(Semaphore::new(WAITING));
     let mut tasks = JoinSet::new();
     let mut builder = Builder::new(context, held);
     loop {
@@ -50,10 +55,8 @@ pub(super) async fn process(context: &Arc<Context>, held: Vec<Held>, archive: &A
         let Ok(worker) = Arc::clone(&workers).acquire_owned().await else { break };
         let Some(block) = builder.next_block().await else { break };
         let (context, archive) = (Arc::clone(context), archive.clone());
-        let task = async move {
-            back_up(&context, block, &archive).await;
-            drop(worker);
-        };
+        let waiting = Arc::clone(&waiting);
+        let task = async move { back_up(&context, block, &archive, worker, waiting).await };
         tasks.spawn(task.in_current_span());
     }
     while let Some(ended) = tasks.join_next().await {
@@ -237,19 +240,33 @@ async fn fetch(
     }
 }
 
-/// Backs up a block.
-async fn back_up(context: &Context, block: Vec<Object>, archive: &Archive) {
+/// Backs up a block. It holds its worker until then, unless it has to wait for a driver: that keeps no other
+/// block from its turn.
+async fn back_up(
+    context: &Context,
+    block: Vec<Object>,
+    archive: &Archive,
+    worker: OwnedSemaphorePermit,
+    waiting: Arc<Semaphore>,
+) {
     let (plans, unreadable) = plans(context, &block);
     let is_new = |object: &&Object| is_new(context, object);
-    let planned = snapshot::prepare(context, block.iter().filter(is_new)).await;
+    let by_csi = csi::prepare(context, block.iter().filter(is_new)).await;
+    let mut planned = snapshot::prepare(context, block.iter().filter(is_new)).await;
+    let by_csi = csi::or_plugins(by_csi, &mut planned);
+    let has_to_wait = !csi::claims(&by_csi).is_empty();
+    let _place = if has_to_wait { waiting.acquire_owned().await.unwrap_or(worker) } else { worker };
     let mut intents = note::intents(context, block.iter().filter(is_new));
     intents.extend(snapshot::intents(&planned));
+    intents.extend(csi::intents(&by_csi));
     let ids: Vec<ResourceIdentifier> = block.iter().map(Object::id).collect();
     if plans.is_empty() && intents.is_empty() {
         let sink = Sink::archive(archive).of_block(block);
         leave_out_all(context, &sink, &unreadable);
         visit_all(context, &ids, &sink, &mut None).await;
         snapshot::take(context, planned, &sink).await;
+        let tried = csi::take(context, by_csi, &sink).await;
+        csi::finish(context, tried, &sink).await;
         return;
     }
     let pods = plans.iter().map(|(pod, _)| freezable(pod)).collect();
@@ -266,9 +283,10 @@ async fn back_up(context: &Context, block: Vec<Object>, archive: &Archive) {
         }
     };
     let planned = snapshot::if_noted(planned, noted.is_in_journal);
-    let sink = Sink::noted(noted).of_block(block);
+    let by_csi = csi::if_noted(by_csi, noted.is_in_journal);
+    let sink = Sink::noted(noted).of_block(block).keeping_back(csi::claims(&by_csi));
     leave_out_all(context, &sink, &unreadable);
-    let is_whole = take(context, &plans, planned, &ids, &sink).await;
+    let is_whole = take(context, &plans, planned, by_csi, &ids, &sink).await;
     if let Some(noted) = sink.into_noted() {
         note::end(context, noted, is_whole, archive).await;
     }
@@ -280,13 +298,14 @@ async fn take(
     context: &Context,
     plans: &[(Object, Plan)],
     planned: Vec<Planned>,
+    by_csi: Vec<csi::Planned>,
     ids: &[ResourceIdentifier],
     sink: &Sink<'_>,
 ) -> bool {
     let (report, tally) = (sink.report(context), sink.tally(context));
     let cluster = &*context.cluster;
     let mut to_thaw = Vec::new();
-    let mut visited = None;
+    let (mut visited, mut tried) = (None, Vec::new());
     let window = async {
         for (pod, plan) in plans {
             if context.has_stopped() {
@@ -308,7 +327,8 @@ async fn take(
             return false;
         }
         let visits = visit_all(context, ids, sink, &mut visited);
-        join(visits, snapshot::take(context, planned, sink)).await;
+        let by_plugins = snapshot::take(context, planned, sink);
+        ((), (), tried) = join3(visits, by_plugins, csi::take(context, by_csi, sink)).await;
         !context.is_over()
     };
     // Whatever happens in it, the pods are thawed.
@@ -318,6 +338,8 @@ async fn take(
         thaw(cluster, pod, plan, report, tally).await;
         point::pass(Point::Thawed);
     }
+    csi::finish(context, tried, sink).await;
+    item::visit_kept_back(context, sink).await;
     if window.is_err() {
         let left = ids.iter().filter(|id| sink.take_member(id).is_some());
         for id in visited.into_iter().chain(left) {
@@ -326,7 +348,7 @@ async fn take(
             report.error(id, text);
         }
     }
-    window.unwrap_or(true)
+    window.unwrap_or(true) && !context.is_over()
 }
 
 /// Visits the items of a block, and says which one it is at.

@@ -98,8 +98,11 @@ pub(super) fn plan(context: &Context, live_namespaces: usize) -> Vec<Listing> {
         let namespaces = context.filter.namespaces();
         for namespace in namespaces_to_list(&namespaces, resource, live_namespaces) {
             for label_selector in &selectors {
-                let query =
-                    Query { namespace: namespace.clone(), label_selector: label_selector.clone() };
+                let query = Query {
+                    namespace: namespace.clone(),
+                    label_selector: label_selector.clone(),
+                    ..Query::default()
+                };
                 listings.push(Listing { resource: Arc::clone(resource), query, turn });
             }
         }

@@ -15,7 +15,7 @@ use futures::stream;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::{Fatal, Taken};
+use super::{Fatal, Taken, csi};
 use crate::operation::record::{self, Of};
 use crate::operation::{Counts, Operation, State};
 use crate::phase::{self, Stage};
@@ -58,6 +58,9 @@ pub async fn write(
         store.put(backup, &copies),
         store.put(backup, &own),
     )?;
+    if !taken.csi_classes.0.is_empty() {
+        store.put(backup, &taken.csi_classes).await?;
+    }
     Ok(())
 }
 
@@ -91,6 +94,8 @@ pub fn counted(status: &mut BackupStatus, operations: &[Operation]) {
         }
     }
     status.volume_snapshots_completed = count(taken.len() - unfinished.len());
+    let is_complete = |one: &&&Operation| csi::is_of_csi(one) && one.state == State::Completed;
+    status.csi_volume_snapshots_completed = count(of_items.iter().filter(is_complete).count());
 }
 
 /// What of the freeze windows fits into a status: the longest.
@@ -133,6 +138,7 @@ pub fn status(backup: &Backup, taken: &Taken) -> BackupStatus {
             ..HookStatus::default()
         }),
         volume_snapshots_attempted: count(taken.snapshots.len()),
+        csi_volume_snapshots_attempted: count(taken.csi_snapshots.len()),
         freeze_windows: longest(&taken.freezes),
         ..backup.status.clone().unwrap_or_default()
     };

@@ -6,7 +6,7 @@
 //! An item that is shown to an action that may begin an operation is [noted](super::note) before and
 //! after, unless it is in a block that is.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use bowline_api::annotation;
 use bowline_plugin::{
     BackupItemAction, BackupOutput, Class, Code, Item, OperationId, ResourceIdentifier,
 };
+use futures::StreamExt as _;
 use futures::future::{BoxFuture, join};
 use jiff::Timestamp;
 use serde::Deserialize;
@@ -26,7 +27,7 @@ use super::hook::Tally;
 use super::note::{self, Noted};
 use super::replace::Fresh;
 use super::volume::Snapshotted;
-use super::{Context, snapshot};
+use super::{Context, csi, snapshot};
 use crate::item::Object;
 use crate::operation::{Kind, Operation};
 use crate::point::{self, Point};
@@ -35,6 +36,8 @@ use crate::selection::Action;
 
 /// How long a chain of items may be of which each was added by the one before.
 const DEEPEST: usize = 64;
+/// How many items that were kept back are visited at a time.
+const AT_ONCE: usize = 8;
 /// The pause before an item is shown again to a plugin that has died.
 const SECOND_TRY_PAUSE: Duration = Duration::from_millis(500);
 
@@ -55,6 +58,15 @@ pub(super) struct Sink<'a> {
     /// The items of the same block that are still to be visited. They have been read, so the cluster
     /// is not asked for them while an application is frozen.
     members: Mutex<HashMap<ResourceIdentifier, Object>>,
+    kept_back: Mutex<KeptBack>,
+}
+
+/// Items that are visited when the applications are thawed, since what is to be stored of them is known
+/// only then.
+#[derive(Default)]
+struct KeptBack {
+    ids: HashSet<ResourceIdentifier>,
+    waiting: Vec<(Object, How)>,
 }
 
 enum Way<'a> {
@@ -70,17 +82,21 @@ enum Way<'a> {
 impl<'a> Sink<'a> {
     /// Into the archive at once.
     pub(super) fn archive(archive: &'a Archive) -> Self {
-        Self { way: Way::Archive(archive), members: Mutex::default() }
+        Self::of(Way::Archive(archive))
     }
 
     /// Aside, until somebody asks for it.
     pub(super) fn noted(noted: Noted) -> Self {
-        Self { way: Way::Noted(Box::new(noted)), members: Mutex::default() }
+        Self::of(Way::Noted(Box::new(noted)))
     }
 
     /// Aside, to be put in the place of what is in the archive.
     pub(super) fn fresh(fresh: Fresh) -> Self {
-        Self { way: Way::Fresh(fresh), members: Mutex::default() }
+        Self::of(Way::Fresh(fresh))
+    }
+
+    fn of(way: Way<'a>) -> Self {
+        Self { way, members: Mutex::default(), kept_back: Mutex::default() }
     }
 
     /// What is to be put in the place of what is in the archive.
@@ -96,6 +112,38 @@ impl<'a> Sink<'a> {
     pub(super) fn of_block(self, block: Vec<Object>) -> Self {
         let members = block.into_iter().map(|object| (object.id(), object)).collect();
         Self { members: Mutex::new(members), ..self }
+    }
+
+    /// The same, with some that are to be kept back.
+    #[must_use]
+    pub(super) fn keeping_back(self, ids: HashSet<ResourceIdentifier>) -> Self {
+        Self { kept_back: Mutex::new(KeptBack { ids, waiting: Vec::new() }), ..self }
+    }
+
+    /// Whether an item is kept back, or will be.
+    fn keeps_back(&self, id: &ResourceIdentifier) -> bool {
+        self.kept_back.lock().unwrap_or_else(PoisonError::into_inner).ids.contains(id)
+    }
+
+    /// Keeps an item back.
+    fn keep_back(&self, object: Object, how: How) {
+        let mut kept = self.kept_back.lock().unwrap_or_else(PoisonError::into_inner);
+        let id = object.id();
+        if kept.waiting.iter().all(|(waiting, _)| waiting.id() != id) {
+            kept.waiting.push((object, how));
+        }
+    }
+
+    /// What was kept back, which is not any more.
+    fn let_go(&self) -> Vec<(Object, How)> {
+        let mut kept = self.kept_back.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *kept).waiting
+    }
+
+    /// Adds an item that has been read, in case somebody wants it.
+    pub(super) fn add_member(&self, object: Object) {
+        let mut members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
+        members.insert(object.id(), object);
     }
 
     /// An item of the block, if it has not been taken yet.
@@ -178,15 +226,29 @@ pub(super) fn visit<'a>(
             tracing::debug!(item = %id, "left out: {reason}");
             return;
         }
+        if sink.keeps_back(&id) {
+            sink.keep_back(object, how);
+            return;
+        }
         if context.is_over() || !context.seen.claim(&id) {
             return;
         }
         match &sink.way {
             Way::Archive(archive)
                 if context.may_begin_operations(&object)
-                    || may_be_snapshotted(context, &object) =>
+                    || may_be_snapshotted(context, &object)
+                    || is_new_claim(context, &object) =>
             {
                 note::alone(context, object, how, archive).await;
+            }
+            Way::Noted(noted) if is_new_claim(context, &object) => {
+                // An action has brought a claim in that nobody expected in this block.
+                let planned = csi::prepare(context, [&object]).await;
+                let is_noted = note::also(context, noted, csi::intents(&planned)).await;
+                let planned = csi::if_noted(planned, is_noted);
+                let tried = csi::take(context, planned, sink).await;
+                csi::finish(context, tried, sink).await;
+                work(context, object, how, sink).await;
             }
             Way::Noted(noted) if may_be_snapshotted(context, &object) => {
                 // An action has brought a volume in that nobody expected in this block.
@@ -204,6 +266,21 @@ pub(super) fn visit<'a>(
 /// Whether a volume may have to be snapshotted that no block has seen to.
 fn may_be_snapshotted(context: &Context, object: &Object) -> bool {
     object.resource.is_core("persistentvolumes") && context.snapshots.is_unclaimed(&object.name)
+}
+
+/// Whether a claim may have to be snapshotted that no block has seen to.
+fn is_new_claim(context: &Context, object: &Object) -> bool {
+    object.resource.is_core("persistentvolumeclaims")
+        && context.csi.is_unclaimed(&object.namespace, &object.name)
+}
+
+/// Backs up the items that were kept back.
+pub(super) async fn visit_kept_back(context: &Context, sink: &Sink<'_>) {
+    let mut visits = Vec::new();
+    for (object, how) in sink.let_go() {
+        visits.push(visit(context, object, how, sink));
+    }
+    futures::stream::iter(visits).buffer_unordered(AT_ONCE).collect::<()>().await;
 }
 
 /// Backs up an item that was claimed.
@@ -389,6 +466,14 @@ async fn visit_additional(
     };
     let id = &id;
     if context.seen.contains(id) {
+        return;
+    }
+    if sink.keeps_back(id) {
+        // It is an item of the block, and comes to it by itself.
+        if let Some(member) = sink.take_member(id) {
+            let how = How { is_wanted, budget: None, depth: depth + 1 };
+            visit(context, member, how, sink).await;
+        }
         return;
     }
     if depth >= DEEPEST {

@@ -20,7 +20,7 @@ use super::archive::{Archive, Entry};
 use super::hook::Tally;
 use super::item::{self, How, Sink};
 use super::volume::Snapshotted;
-use super::{Context, Recovery, snapshot};
+use super::{Context, Recovery, csi, snapshot};
 use crate::item::Object;
 use crate::journal::{Begun, Ended, Intent, Kept, Pod, Record, Recovered, Told, digest};
 use crate::operation::{Operation, record};
@@ -86,7 +86,7 @@ pub(super) fn intents<'a>(
         for action in context.backup_item_actions.iter().filter(|action| action.begins_operations) {
             if action.selects(object) {
                 let (plugin, item) = (action.name.to_string(), object.id().into());
-                intents.push(Intent { plugin, item, snapshot: None });
+                intents.push(Intent { plugin, item, ..Intent::default() });
             }
         }
     }
@@ -145,12 +145,17 @@ pub(super) async fn end(context: &Context, noted: Noted, is_whole: bool, archive
         inner.into_inner().unwrap_or_else(PoisonError::into_inner);
     if !is_whole && !context.cancel.is_cancelled() {
         // The next server takes them anew, and nobody would know of these.
-        let taken = snapshotted.drain(..).filter_map(|(_, outcome)| match outcome {
-            Snapshotted::Tried(snapshot) => Some(*snapshot),
-            Snapshotted::NotTried | Snapshotted::Unmatched => None,
-        });
-        let left = snapshot::discard(context.snapshots.port(), taken.collect(), &report).await;
-        operations.retain(|operation| !operation.kind.is_of_volume());
+        let (mut taken, mut by_csi) = (Vec::new(), Vec::new());
+        for (_, outcome) in snapshotted.drain(..) {
+            match outcome {
+                Snapshotted::Tried(snapshot) => taken.push(*snapshot),
+                Snapshotted::Csi(record) => by_csi.push(*record),
+                Snapshotted::NotTried | Snapshotted::Unmatched | Snapshotted::Lacking(_) => {}
+            }
+        }
+        csi::undo(context, &by_csi).await;
+        let left = snapshot::discard(context.snapshots.port(), taken, &report).await;
+        operations.retain(|one| !one.kind.is_of_volume() && !csi::is_of_csi(one));
         let of = |left: Snapshot| {
             (left.spec.persistent_volume_name.clone(), Snapshotted::Tried(Box::new(left)))
         };
@@ -177,6 +182,8 @@ pub(super) async fn end(context: &Context, noted: Noted, is_whole: bool, archive
                 .collect(),
             volume_operations: operations.iter().filter_map(record::of_volume).collect(),
             snapshots: snapshotted.iter().filter_map(|(_, outcome)| tried(outcome)).collect(),
+            csi_snapshots: snapshotted.iter().filter_map(|(_, one)| by_csi(one)).collect(),
+            lacking_volumes: snapshotted.iter().filter_map(lacking).collect(),
             unmatched_volumes: snapshotted
                 .iter()
                 .filter(|(_, outcome)| *outcome == Snapshotted::Unmatched)
@@ -214,7 +221,23 @@ pub(super) async fn end(context: &Context, noted: Noted, is_whole: bool, archive
 fn tried(outcome: &Snapshotted) -> Option<Snapshot> {
     match outcome {
         Snapshotted::Tried(snapshot) => Some((**snapshot).clone()),
-        Snapshotted::NotTried | Snapshotted::Unmatched => None,
+        _ => None,
+    }
+}
+
+/// The snapshot that a CSI driver was asked for.
+fn by_csi(outcome: &Snapshotted) -> Option<csi::Record> {
+    match outcome {
+        Snapshotted::Csi(record) => Some((**record).clone()),
+        _ => None,
+    }
+}
+
+/// A volume that nobody was asked to snapshot, and why.
+fn lacking((volume, outcome): &(String, Snapshotted)) -> Option<(String, String)> {
+    match outcome {
+        Snapshotted::Lacking(reason) => Some((volume.clone(), reason.clone())),
+        _ => None,
     }
 }
 
@@ -228,13 +251,18 @@ async fn note(context: &Context, record: &Record) {
 /// Backs up an item that is a block of its own.
 pub(super) async fn alone(context: &Context, object: Object, how: How, archive: &Archive) {
     let id = object.id();
+    let by_csi = csi::prepare(context, [&object]).await;
     let planned = snapshot::prepare(context, [&object]).await;
     let mut all = intents(context, [&object]);
     all.extend(snapshot::intents(&planned));
+    all.extend(csi::intents(&by_csi));
     match begin(context, Vec::new(), all).await {
         Ok(noted) => {
             let planned = snapshot::if_noted(planned, noted.is_in_journal);
+            let by_csi = csi::if_noted(by_csi, noted.is_in_journal);
             let sink = Sink::noted(noted);
+            let tried = csi::take(context, by_csi, &sink).await;
+            csi::finish(context, tried, &sink).await;
             let taken = snapshot::take(context, planned, &sink);
             join(item::work(context, object, how, &sink), taken).await;
             if let Some(noted) = sink.into_noted() {
@@ -320,6 +348,8 @@ pub(super) async fn replay(context: &Context, recovery: &Recovery, archive: &Arc
         for intent in &begun.intents {
             if intent.snapshot.is_some() {
                 snapshot::reclaim(context, intent).await;
+            } else if intent.csi.is_some() {
+                csi::reclaim(context, intent).await;
             } else {
                 tell_begun(&context.report, intent, "and the plugin is shown it again");
             }
@@ -346,7 +376,8 @@ pub(super) fn tell_left(report: &Report, recovered: &Recovered) {
         report.take_over(ended.errors.iter().map(message), ended.warnings.iter().map(message));
     }
     let intents = recovered.unfinished.iter().flat_map(|begun| &begun.intents);
-    for intent in intents.filter(|intent| intent.snapshot.is_none()) {
+    let is_of_item = |intent: &&Intent| intent.snapshot.is_none() && intent.csi.is_none();
+    for intent in intents.filter(is_of_item) {
         tell_begun(report, intent, "and the run does not go on");
     }
     snapshot::tell_all(report, recovered);
@@ -360,6 +391,16 @@ async fn replay_block(context: &Context, ended: &Ended, archive: &Archive) {
     for snapshot in &ended.snapshots {
         let outcome = Snapshotted::Tried(Box::new(snapshot.clone()));
         context.replayed(&snapshot.spec.persistent_volume_name, outcome);
+    }
+    for record in &ended.csi_snapshots {
+        context.csi.claim(&record.namespace, &record.claim);
+        context.replayed(&record.volume, Snapshotted::Csi(Box::new(record.clone())));
+    }
+    if !ended.csi_snapshots.is_empty() {
+        csi::recall(context).await;
+    }
+    for (volume, reason) in &ended.lacking_volumes {
+        context.replayed(volume, Snapshotted::Lacking(reason.clone()));
     }
     for volume in &ended.unmatched_volumes {
         context.replayed(volume, Snapshotted::Unmatched);

@@ -5,7 +5,7 @@
 //! The rules are those of Velero's `internal/resourcepolicies`.
 
 mod condition;
-mod quantity;
+pub(crate) mod quantity;
 #[cfg(test)]
 mod tests;
 mod volume;

@@ -79,6 +79,18 @@ pub(super) struct Planned {
     plan: Plan,
 }
 
+impl Planned {
+    /// Whether it is this volume.
+    pub(super) fn is_of(&self, volume: &str) -> bool {
+        self.volume == volume
+    }
+
+    /// Whether a plugin knows the volume, or may.
+    pub(super) fn is_matched(&self) -> bool {
+        !matches!(self.plan, Plan::Unmatched)
+    }
+}
+
 enum Plan {
     /// By this plugin.
     Ready(Box<Ready>),
@@ -166,7 +178,7 @@ where
 }
 
 /// The same for a volume in the same attempt at a backup, and never again.
-fn request_id(context: &Context, volume: &str) -> String {
+pub(super) fn request_id(context: &Context, volume: &str) -> String {
     // Whoever has asked before has noted a block.
     let blocks = context.recovery.recovered.next_block;
     let attempt = context.started.as_nanosecond();
@@ -187,6 +199,7 @@ pub(super) fn intents(planned: &[Planned]) -> Vec<Intent> {
                 zone: ready.zone.clone(),
                 request: ready.request.clone(),
             }),
+            csi: None,
         }),
     };
     planned.iter().filter_map(intent).collect()

@@ -8,7 +8,7 @@
 //! |---|---|---|
 //! | `skip`, `custom` | | it is left out: noted |
 //! | `fs-backup` | a pod opts in to `fs-backup`, or does not opt out of it | the method is lacking: an error |
-//! | `snapshot` | `snapshotVolumes` is not false | the plugin of the first snapshot location that knows the volume takes it; where none does, for a CSI volume the method is lacking: an error; else there is none: a warning |
+//! | `snapshot` | `snapshotVolumes` is not false | the CSI driver of the volume takes it, if it has one that can; else the plugin of the first snapshot location that knows the volume; where there is neither, it is an error for a CSI volume, and a warning for others |
 //! | | `snapshotVolumes` is false | it is left out: noted |
 //!
 //! # Where we differ from Velero
@@ -30,9 +30,10 @@ use bowline_store::file::{
     SnapshotPhase,
 };
 
+use super::csi;
 use super::policy::{Policies, VolumeFacts};
 use crate::item::Object;
-use decide::{Case, Fate, Mount};
+use decide::{Case, Fate, Lacking, Mount, Without};
 use note::{ClaimNote, PodNote, Source, VolumeNote};
 
 /// What a run has seen of volumes, so far.
@@ -63,6 +64,20 @@ pub enum Snapshotted {
     NotTried,
     /// No plugin knows the volume.
     Unmatched,
+    /// Its CSI driver was asked for a snapshot; the record says what came of that.
+    Csi(Box<csi::Record>),
+    /// Its CSI driver cannot be asked, for this reason, and no plugin knows the volume. That was told.
+    Lacking(String),
+}
+
+/// A volume that its CSI driver is to snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ByCsi {
+    pub(super) volume: String,
+    /// The claim that it is bound to.
+    pub(super) namespace: String,
+    pub(super) claim: String,
+    pub(super) driver: String,
 }
 
 /// The namespace and the name of a claim.
@@ -96,6 +111,8 @@ pub struct Settled {
     pub warnings: Vec<(ResourceIdentifier, String)>,
     /// The snapshots that plugins were asked for.
     pub snapshots: Vec<Snapshot>,
+    /// The snapshots that CSI drivers were asked for.
+    pub csi_snapshots: Vec<csi::Record>,
 }
 
 impl Volumes {
@@ -123,6 +140,23 @@ impl Volumes {
         self.lock().each_volume(wishes, |name, _, _, fate| {
             if matches!(fate, Fate::Snapshot { .. }) {
                 wanted.push(name.clone());
+            }
+        });
+        wanted
+    }
+
+    /// The volumes that CSI drivers are to snapshot if they can, of those that were noted.
+    pub(super) fn to_snapshot_by_csi(&self, wishes: &Wishes<'_>) -> Vec<ByCsi> {
+        let mut wanted = Vec::new();
+        self.lock().each_volume(wishes, |name, volume, _, fate| {
+            if let (
+                Fate::Snapshot { without: Without::Csi { driver } }
+                | Fate::Lacking(Lacking::CsiSnapshot { driver }),
+                Some((namespace, claim)),
+            ) = (fate, volume.bound_to())
+            {
+                let (volume, namespace) = (name.to_string(), namespace.to_string());
+                wanted.push(ByCsi { volume, namespace, claim: claim.to_string(), driver });
             }
         });
         wanted
@@ -170,12 +204,28 @@ impl Volumes {
         });
         // One that was taken counts, also where the run was broken off before it came to the volume.
         for (name, outcome) in &notes.snapshotted {
-            if let Snapshotted::Tried(snapshot) = outcome
-                && !notes.volumes.contains_key(name)
-            {
-                let info = BackupVolumeInfo { pv_name: name.to_string(), ..Default::default() };
-                settled.infos.push(snapshotted(info, snapshot));
-                settled.snapshots.push((**snapshot).clone());
+            let is_known = || {
+                let mut claims = notes.claims.values();
+                notes.volumes.contains_key(name)
+                    || claims.any(|claim| claim.volume.as_ref() == Some(name))
+            };
+            match outcome {
+                Snapshotted::Tried(snapshot) if !is_known() => {
+                    let info = BackupVolumeInfo { pv_name: name.to_string(), ..Default::default() };
+                    settled.infos.push(snapshotted(info, snapshot));
+                    settled.snapshots.push((**snapshot).clone());
+                }
+                Snapshotted::Csi(record) if !is_known() => {
+                    let info = BackupVolumeInfo {
+                        pvc_name: record.claim.clone(),
+                        pvc_namespace: record.namespace.clone(),
+                        pv_name: name.to_string(),
+                        ..Default::default()
+                    };
+                    settled.infos.push(record.info(info));
+                    settled.csi_snapshots.push((**record).clone());
+                }
+                _ => {}
             }
         }
         seen.sort_unstable();
@@ -190,7 +240,8 @@ impl Volumes {
                 mounts: mounts.get(key).map_or(&[], Vec::as_slice),
             };
             let id = id("persistentvolumeclaims", &key.0, &key.1);
-            settled.add(&id, volume, Some(key), None, &decide::fate(&case, wishes), None);
+            let outcome = notes.snapshotted.get(volume);
+            settled.add(&id, volume, Some(key), None, &decide::fate(&case, wishes), outcome);
         }
         for pod in &notes.pods {
             let is_settled = |claim: &str| {
@@ -297,6 +348,16 @@ impl Settled {
             (_, Some(Snapshotted::Tried(snapshot))) => {
                 self.infos.push(snapshotted(info, snapshot));
                 self.snapshots.push((**snapshot).clone());
+                return;
+            }
+            (_, Some(Snapshotted::Csi(record))) => {
+                self.infos.push(record.info(info));
+                self.csi_snapshots.push((**record).clone());
+                return;
+            }
+            (_, Some(Snapshotted::Lacking(reason))) => {
+                let skipped_reason = format!("csiSnapshot: {reason};");
+                self.infos.push(BackupVolumeInfo { skipped: true, skipped_reason, ..info });
                 return;
             }
             (Fate::Snapshot { without }, Some(Snapshotted::Unmatched)) => &without.into(),

@@ -9,6 +9,7 @@
 //! - A list whose continue token has expired goes on with the one that the API server offers
 //!   instead, so it may be of two points in time; nothing that was there all the while is missed.
 
+mod follow;
 #[cfg(test)]
 mod tests;
 
@@ -34,7 +35,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::time::{Instant, timeout};
 
 use super::split::{NotAList, OBJECT_MAX, Splitter};
-use super::{Cluster, Discovery, Door, Error, Exec, Executed, Query, Result};
+use super::{Change, Cluster, Discovery, Door, Error, Exec, Executed, Query, Result};
 use crate::item::Object;
 use crate::resource::{GroupResource, Resource};
 
@@ -129,6 +130,22 @@ impl ApiServer {
         }
         let json = read(response.into_body(), OBJECT_MAX).await?;
         Ok(Object::from_json(resource, json)?)
+    }
+
+    /// Deletes once. Its answer is the object, or something else: it does not matter.
+    async fn erase(&self, address: &str, uid: Option<&str>) -> Result<()> {
+        let dry_run = if self.is_dry_run { "?dryRun=All" } else { "" };
+        let mut options = serde_json::json!({"apiVersion": "v1", "kind": "DeleteOptions"});
+        if let Some(uid) = uid {
+            options["preconditions"] = serde_json::json!({ "uid": uid });
+        }
+        let request = Request::delete(format!("{address}{dry_run}"))
+            .header(http::header::CONTENT_TYPE, "application/json")
+            .header(http::header::ACCEPT, "application/json")
+            .body(Body::from(options.to_string().into_bytes()))
+            .map_err(|error| Error::Unreachable(error.to_string()))?;
+        let response = in_time(self.client.send(request)).await?;
+        if response.status().is_success() { Ok(()) } else { Err(refusal(response).await) }
     }
 
     /// Tries until there is an answer other than "not now".
@@ -278,6 +295,22 @@ impl Cluster for ApiServer {
         let address = format!("{}/{}{door}", path_of(resource, namespace), segment(name));
         let body = patch.to_string().into();
         self.write(resource, Method::PATCH, &address, "application/merge-patch+json", body).await
+    }
+
+    async fn delete(
+        &self,
+        resource: &Arc<Resource>,
+        namespace: &str,
+        name: &str,
+        uid: Option<&str>,
+    ) -> Result<()> {
+        let namespace = Some(namespace).filter(|namespace| !namespace.is_empty());
+        let address = format!("{}/{}", path_of(resource, namespace), segment(name));
+        self.erase(&address, uid).await
+    }
+
+    fn watch(&self, resource: &Arc<Resource>, query: Query) -> BoxStream<'static, Result<Change>> {
+        follow::follow(Source { server: self.clone(), resource: Arc::clone(resource), query })
     }
 
     async fn exec(&self, exec: &Exec) -> Result<Executed> {
@@ -510,6 +543,7 @@ impl Source {
             ("limit", limit.as_str()),
             ("continue", token),
             ("labelSelector", self.query.label_selector.as_str()),
+            ("fieldSelector", self.query.field_selector.as_str()),
         ] {
             if !value.is_empty() {
                 path.push(separator);

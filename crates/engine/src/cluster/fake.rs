@@ -16,8 +16,9 @@ use bowline_plugin::{Item, ResourceIdentifier};
 use futures::StreamExt as _;
 use futures::stream::{self, BoxStream};
 use serde_json::Value;
+use tokio::sync::broadcast;
 
-use super::{Cluster, Discovery, Door, Error, Exec, Executed, Query, Result};
+use super::{Change, Cluster, Discovery, Door, Error, Exec, Executed, Query, Result};
 use crate::item::{InvalidObject, Object};
 use crate::resource::{GroupResource, Resource, Resources};
 use crate::selector::Selector;
@@ -28,7 +29,12 @@ pub struct Fake {
     failed_groups: Vec<String>,
     script: Option<Box<Script>>,
     state: Mutex<State>,
+    /// Objects as they are after each change; null if they are gone.
+    changes: broadcast::Sender<(Key, Value, bool)>,
 }
+
+/// How many changes somebody who follows them may be behind.
+const CHANGES: usize = 1024;
 
 #[derive(Default)]
 struct State {
@@ -37,6 +43,7 @@ struct State {
     get_faults: HashMap<Key, Fault>,
     write_faults: HashMap<String, Fault>,
     creations: Vec<ResourceIdentifier>,
+    deletions: Vec<ResourceIdentifier>,
     lists: Vec<(String, Query)>,
     gets: Vec<ResourceIdentifier>,
     execs: Vec<Exec>,
@@ -89,6 +96,7 @@ impl Fake {
             failed_groups: Vec::new(),
             script: None,
             state: Mutex::default(),
+            changes: broadcast::Sender::new(CHANGES),
         }
     }
 
@@ -134,12 +142,27 @@ impl Fake {
             Err(error) => panic!("{error}: {object}"),
         };
         let key = (resource.id.to_string(), read.namespace, read.name);
-        self.state().objects.insert(key, object);
+        self.state().objects.insert(key.clone(), object.clone());
+        self.tell((key, object, true));
     }
 
     /// Takes an object out of the cluster, if it is there.
     pub fn remove(&self, resource: &str, namespace: &str, name: &str) {
-        self.state().objects.remove(&key(resource, namespace, name));
+        let key = key(resource, namespace, name);
+        let removed = self.state().objects.remove(&key);
+        if let Some(removed) = removed {
+            self.tell((key, removed, false));
+        }
+    }
+
+    /// Tells those who follow objects, if there are any, of a change.
+    fn tell(&self, change: (Key, Value, bool)) {
+        let _ = self.changes.send(change);
+    }
+
+    /// The objects that were deleted so far, in order.
+    pub fn deletions(&self) -> Vec<ResourceIdentifier> {
+        self.state().deletions.clone()
     }
 
     /// Lets every list of a resource (`pods`, `deployments.apps`) fail after so many objects. An
@@ -223,6 +246,9 @@ impl Fake {
             if *of != plural || query.namespace.as_ref().is_some_and(|only| only != namespace) {
                 continue;
             }
+            if !has_fields(object, &query.field_selector) {
+                continue;
+            }
             let object = read(resource, object)?;
             if selector.matches(&object.labels) {
                 found.push(Ok(object));
@@ -299,7 +325,9 @@ impl Cluster for Fake {
         created["metadata"]["uid"] = format!("made-{number}").into();
         created["metadata"]["resourceVersion"] = number.to_string().into();
         let object = read(resource, &created)?;
-        state.objects.insert(key, created);
+        state.objects.insert(key.clone(), created.clone());
+        drop(state);
+        self.tell((key, created, true));
         Ok(object)
     }
 
@@ -316,11 +344,82 @@ impl Cluster for Fake {
         if let Some(fault) = state.write_faults.get(&plural) {
             return Err(fault());
         }
-        let Some(object) = state.objects.get_mut(&key(&plural, namespace, name)) else {
+        let key = key(&plural, namespace, name);
+        let Some(object) = state.objects.get_mut(&key) else {
             return Err(refused(404, "NotFound", &format!("{plural} {name:?} not found")));
         };
         merge(object, patch);
-        Ok(read(resource, object)?)
+        let changed = object.clone();
+        let is_left = !is_released(&changed);
+        if !is_left {
+            state.objects.remove(&key);
+        }
+        drop(state);
+        let object = read(resource, &changed)?;
+        self.tell((key, changed, is_left));
+        Ok(object)
+    }
+
+    async fn delete(
+        &self,
+        resource: &Arc<Resource>,
+        namespace: &str,
+        name: &str,
+        uid: Option<&str>,
+    ) -> Result<()> {
+        let plural = resource.id.to_string();
+        let key = key(&plural, namespace, name);
+        let mut state = self.state();
+        if let Some(fault) = state.write_faults.get(&plural) {
+            return Err(fault());
+        }
+        let Some(object) = state.objects.get_mut(&key) else {
+            return Err(refused(404, "NotFound", &format!("{plural} {name:?} not found")));
+        };
+        if uid.is_some_and(|uid| object["metadata"]["uid"] != uid) {
+            return Err(refused(409, "Conflict", &format!("{plural} {name:?} is another one")));
+        }
+        object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+        let deleted = object.clone();
+        let is_left = !is_released(&deleted);
+        if !is_left {
+            state.objects.remove(&key);
+        }
+        let (namespace, name) = (namespace.to_owned(), name.to_owned());
+        let GroupResource { group, resource } = resource.id.clone();
+        state.deletions.push(ResourceIdentifier { group, resource, namespace, name });
+        drop(state);
+        self.tell((key, deleted, is_left));
+        Ok(())
+    }
+
+    fn watch(&self, resource: &Arc<Resource>, query: Query) -> BoxStream<'static, Result<Change>> {
+        let changes = self.changes.subscribe();
+        let listed = self.listed(resource, &query).unwrap_or_else(|error| vec![Err(error)]);
+        let is_refused = listed.iter().any(Result::is_err);
+        let first = stream::iter([Ok(Change::Began)])
+            .chain(stream::iter(listed.into_iter().map(|found| found.map(Change::There))));
+        if is_refused {
+            return first.boxed();
+        }
+        let (resource, plural) = (Arc::clone(resource), resource.id.to_string());
+        let selector = Selector::parse(&query.label_selector).ok();
+        let later = stream::unfold(changes, async |mut changes| {
+            // Somebody who is that far behind is a mistake of the test.
+            Some((changes.recv().await.ok()?, changes))
+        });
+        let later = later.filter_map(move |((of, namespace, _), object, is_there)| {
+            let is_wanted = of == plural
+                && query.namespace.as_ref().is_none_or(|n| *n == namespace)
+                && has_fields(&object, &query.field_selector);
+            let read = is_wanted.then(|| read(&resource, &object)).and_then(Result::ok);
+            let read = read.filter(|object| {
+                selector.as_ref().is_none_or(|selector| selector.matches(&object.labels))
+            });
+            let change = if is_there { Change::There } else { Change::Gone };
+            std::future::ready(read.map(|object| Ok(change(object))))
+        });
+        first.chain(later).boxed()
     }
 
     async fn exec(&self, exec: &Exec) -> Result<Executed> {
@@ -363,6 +462,21 @@ fn read(resource: &Arc<Resource>, object: &Value) -> Result<Object, InvalidObjec
     let mut object = object.clone();
     object["apiVersion"] = resource.api_version().into();
     Object::new(resource, Item::from_object(&object)?)
+}
+
+/// Whether an object has the fields that a selector names, one by one and by their exact values.
+fn has_fields(object: &Value, selector: &str) -> bool {
+    selector.split(',').filter(|one| !one.is_empty()).all(|one| {
+        let (path, value) = one.split_once('=').unwrap_or((one, ""));
+        let pointer = format!("/{}", path.replace('.', "/"));
+        object.pointer(&pointer).and_then(Value::as_str).unwrap_or_default() == value
+    })
+}
+
+/// Whether an object that is being deleted has nothing that keeps it.
+fn is_released(object: &Value) -> bool {
+    let finalizers = object["metadata"]["finalizers"].as_array();
+    object["metadata"]["deletionTimestamp"].is_string() && finalizers.is_none_or(Vec::is_empty)
 }
 
 fn key(resource: &str, namespace: &str, name: &str) -> Key {

@@ -1,10 +1,17 @@
 //! What a backup holds, as far as its files say.
 
+use std::path::Path;
+
 use bowline_api::{Backup, DataUpload, PodVolumeBackup, VolumePluginBackup};
 use bowline_store::file::{
     BackupVolumeInfo, CsiVolumeSnapshotContents, Own, Snapshot, VolumeOperation,
 };
 use bowline_store::{BackupName, BackupStore};
+use serde_json::Value;
+
+use super::csi;
+use crate::restore::action::csi::{CONTENTS, SNAPSHOTS, kind};
+use crate::restore::download::{self, DownloadError};
 
 /// What a backup holds, as far as its files and the cluster say.
 #[derive(Clone, Debug, Default)]
@@ -23,8 +30,9 @@ pub struct Holdings {
     pub volume_plugin_backups: Vec<VolumePluginBackup>,
     /// Copies of snapshots; those of the cluster.
     pub data_uploads: Vec<DataUpload>,
-    /// How many CSI snapshots an old backup names.
-    pub csi_contents: usize,
+    /// The VolumeSnapshotContents of CSI snapshots that the backup took: those of an old backup, and
+    /// [those of its archive](look_for_csi).
+    pub csi_contents: Vec<Value>,
 }
 
 /// Why it is not known what a backup holds.
@@ -60,6 +68,41 @@ pub async fn look(store: &BackupStore, name: &BackupName) -> Result<Holdings, Lo
         pod_volume_backups: pod_volume_backups.unwrap_or_default(),
         volume_plugin_backups: plugin_backups.unwrap_or_default(),
         data_uploads: Vec::new(),
-        csi_contents: contents.0.len(),
+        csi_contents: contents.0,
     })
+}
+
+/// Looks into the archive for CSI snapshots, if something says that there may be any.
+pub async fn look_for_csi(
+    store: &BackupStore,
+    name: &BackupName,
+    backup: &Backup,
+    scratch: &Path,
+    holdings: &mut Holdings,
+) -> Result<(), DownloadError> {
+    if !csi::hints_at(backup, holdings) {
+        return Ok(());
+    }
+    let contents = match download::contents(store, name, scratch).await {
+        Ok(contents) => contents,
+        // What else there is says which.
+        Err(DownloadError::Missing(_)) => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    let read = |plural: &str, namespace: &str, name: &str| {
+        contents.read(&kind(plural), None, namespace, name).ok()?.parse::<Value>().ok()
+    };
+    let stored = contents.kind(&kind(CONTENTS));
+    for (_, content) in stored.iter().flat_map(|stored| stored.items()) {
+        let Some(content) = read(CONTENTS, "", content) else { continue };
+        let reference = |field: &str| {
+            let place = format!("/spec/volumeSnapshotRef/{field}");
+            content.pointer(&place).and_then(Value::as_str).unwrap_or_default()
+        };
+        let snapshot = read(SNAPSHOTS, reference("namespace"), reference("name"));
+        if csi::taken_by(name.as_str(), &content, snapshot.as_ref()) {
+            holdings.csi_contents.push(content);
+        }
+    }
+    Ok(())
 }

@@ -10,6 +10,7 @@ use bowline_store::file::{
 };
 
 use super::Holdings;
+use super::csi::{self, Content};
 
 /// How many of the things that would be left are named.
 const NAMED: usize = 5;
@@ -19,8 +20,10 @@ const NAMED: usize = 5;
 pub struct Plan {
     /// Whether the files in the bucket are those of this backup.
     pub files: Files,
-    /// The snapshots to delete, each once.
+    /// The snapshots of plugins to delete, each once.
     pub snapshots: Vec<Doomed>,
+    /// The snapshots of CSI drivers to delete, each once.
+    pub csi: Vec<Content>,
 }
 
 /// Whose files are in the bucket.
@@ -48,18 +51,18 @@ pub struct Doomed {
 /// What is to be deleted of a backup, or all that would be left without a record.
 pub fn plan(backup: &Backup, holdings: &Holdings) -> Result<Plan, Vec<String>> {
     if is_of_another(backup, holdings.record.as_ref()) {
-        return Ok(Plan { files: Files::OfAnother, snapshots: Vec::new() });
+        return Ok(Plan { files: Files::OfAnother, snapshots: Vec::new(), csi: Vec::new() });
     }
     let mut reasons = Vec::new();
     let snapshots = snapshots(holdings, &mut reasons);
     copies_of_files(holdings).tell(&mut reasons);
     moved_data(backup, holdings).tell(&mut reasons);
-    csi_snapshots(backup, holdings).tell(&mut reasons);
+    let csi = csi_snapshots(backup, holdings, &mut reasons);
     unknown_methods(holdings).tell(&mut reasons);
     if !is_being_deleted(backup, holdings) {
         lost_snapshots(holdings, &snapshots).tell(&mut reasons);
     }
-    if reasons.is_empty() { Ok(Plan { files: Files::Own, snapshots }) } else { Err(reasons) }
+    if reasons.is_empty() { Ok(Plan { files: Files::Own, snapshots, csi }) } else { Err(reasons) }
 }
 
 /// Whether the record in the bucket is that of another backup. One that was taken in from there has
@@ -170,7 +173,7 @@ fn name(volume: &BackupVolumeInfo) -> String {
 }
 
 /// Whether there is something behind a volume's handle.
-fn is_there(volume: &BackupVolumeInfo, handle: &str) -> bool {
+pub(super) fn is_there(volume: &BackupVolumeInfo, handle: &str) -> bool {
     !handle.is_empty() || volume.result == Some(Outcome::Succeeded)
 }
 
@@ -216,32 +219,24 @@ fn moved_data(backup: &Backup, holdings: &Holdings) -> Left {
     left
 }
 
-fn csi_snapshots(backup: &Backup, holdings: &Holdings) -> Left {
-    let mut left = Left::new("CSI snapshots");
-    let of_csi = |volume: &&BackupVolumeInfo| {
-        volume.backup_method == Some(Method::CsiSnapshot) && !volume.snapshot_data_moved
-    };
-    for volume in volumes(holdings).filter(of_csi) {
-        let info = volume.csi_snapshot_info.as_ref();
-        let handle = info.map_or("", |info| info.snapshot_handle.as_str());
-        if is_there(volume, handle) {
-            left.add(handle, name(volume));
-        }
+/// The CSI snapshots to delete. Those that are known too little of speak against it.
+fn csi_snapshots(backup: &Backup, holdings: &Holdings, reasons: &mut Vec<String>) -> Vec<Content> {
+    let mut left = Left::new("CSI snapshots of which it is not said what their driver calls them");
+    let (found, unknown) = csi::contents(holdings, name);
+    for volume in unknown {
+        left.add("", volume);
     }
     let status = backup.status.clone().unwrap_or_default();
     let is_moved = backup.spec.snapshot_move_data == Some(true);
     let counted = usize::try_from(status.csi_volume_snapshots_completed).unwrap_or_default();
+    let missing = counted.saturating_sub(found.len());
     // Older than the file that would name them.
-    let counted = if holdings.volumes.is_none() && !is_moved && !is_being_deleted(backup, holdings)
-    {
-        counted.max(holdings.csi_contents)
-    } else {
-        holdings.csi_contents
-    };
-    if left.names.is_empty() && counted > 0 {
-        left.add("", format!("{counted} of them"));
+    let is_old = holdings.volumes.is_none() && !is_moved && !is_being_deleted(backup, holdings);
+    if is_old && missing > 0 {
+        left.add("", format!("{missing} of them"));
     }
-    left
+    left.tell(reasons);
+    found
 }
 
 fn unknown_methods(holdings: &Holdings) -> Left {

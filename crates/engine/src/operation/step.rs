@@ -74,7 +74,7 @@ pub fn step(
     }
     let mut effects = Effects::default();
     match observation {
-        Observation::Told(progress) => told(&mut next, progress),
+        Observation::Told(progress) => told(&mut next, progress, now),
         // Whether an upload has ended is not learnt from polls.
         Observation::Unanswered(_) if operation.kind == Kind::SnapshotUpload => {}
         Observation::Unanswered(error) if is_synchronous(operation, &error) => {
@@ -136,11 +136,10 @@ fn returned(
     }
 }
 
-fn told(operation: &mut Operation, progress: Progress) {
+fn told(operation: &mut Operation, progress: Progress, now: Timestamp) {
     if operation.kind == Kind::SnapshotUpload {
-        // It gets on, so that what went wrong before is over.
         if progress.done > operation.progress.done {
-            operation.trouble = None;
+            gets_on(operation, now);
         }
         operation.progress = Progress { state: Told::Running, ..progress };
         return;
@@ -154,6 +153,15 @@ fn told(operation: &mut Operation, progress: Progress) {
         Told::Running => {}
     }
     operation.progress = progress;
+}
+
+/// An upload gets on, so that whoever was away is there again. Failures that may pass or not still count:
+/// one that comes from its beginning to the same place each time would never end.
+fn gets_on(operation: &mut Operation, now: Timestamp) {
+    match &mut operation.trouble {
+        Some(trouble) if trouble.unclear > 0 => trouble.since = now,
+        trouble => *trouble = None,
+    }
 }
 
 /// Ends an operation that has failed, as the plugin says.
@@ -228,7 +236,9 @@ fn asked(operation: &mut Operation, answer: Result<(), String>) {
     // One whose time is over is not waited for any longer.
     if stopping.why == Why::Deadline {
         let stopping = stopping.clone();
-        operation.state = State::Failed(stopped(operation, &stopping, ""));
+        // What was told last is why, as far as anybody knows.
+        let last = operation.progress.description.clone();
+        operation.state = State::Failed(stopped(operation, &stopping, &last));
     }
 }
 

@@ -1,8 +1,8 @@
 //! The actions on restored items that are built in.
 //!
 //! They are the ones that Velero has built in, under the same names and in the same order, and
-//! implement the same trait as plugins do. Those for CSI, for volumes that are copied file by file
-//! and for the data mover are not among them.
+//! implement the same trait as plugins do. Those for volumes that are copied file by file and for the
+//! data mover are not among them; those for CSI are in [`csi`].
 //!
 //! | name | sees | does |
 //! |---|---|---|
@@ -35,6 +35,7 @@ mod bindings;
 mod change_image_name;
 mod change_storage_class;
 mod crd_preserve_fields;
+pub(crate) mod csi;
 mod init_restore_hook;
 mod job;
 mod json;
@@ -59,6 +60,7 @@ use serde_json::Value;
 use crate::action::Named;
 use crate::cluster::Cluster;
 use crate::resource::Resources;
+pub use csi::CSI_CLAIMS;
 use lookup::Lookup;
 
 /// The actions for one restore, in Velero's order. `namespace` is the server's, where the

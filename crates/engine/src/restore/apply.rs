@@ -201,7 +201,8 @@ impl Existing<'_> {
                     fields.join(", ")
                 );
                 report.warning(*id, text);
-                Ok(Action::Skipped)
+                // As in Velero: whatever is there but is not what was stored has not been restored.
+                Ok(Action::Failed)
             }
             Decision::Add(patch) => match self.patch(&patch).await {
                 Ok(()) => Ok(Action::Updated),

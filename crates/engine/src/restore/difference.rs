@@ -18,6 +18,9 @@
 //! | labels and annotations | those that servers and controllers write, and those of restores; they do not count if both sides have them either |
 //! | keys that users choose (`data`, `nodeSelector`, …), custom resources | nothing but `null` |
 //!
+//! What goes with a choice that the backup has made otherwise always counts: an update strategy other than
+//! `RollingUpdate` does not have its settings, also if these are the usual ones.
+//!
 //! The order of a list counts, unless the list is a set, as tolerations and the rules of roles are.
 //! What the API server puts into the lists of every pod does not count.
 //!
@@ -196,7 +199,10 @@ impl<'a> Compared<'a> {
                 (Some(ours), None) if self.says(place, field, ours, Side::Ours) => {
                     found.add(&path());
                 }
-                (None, Some(cluster)) if self.says(place, field, cluster, Side::Cluster) => {
+                (None, Some(value))
+                    if is_left_over(place, field, ours, cluster)
+                        || self.says(place, field, value, Side::Cluster) =>
+                {
                     found.add(&path());
                 }
                 _ => {}
@@ -325,6 +331,18 @@ fn is_ignored(place: Place, key: &str) -> bool {
         Place::Annotations => known::is_system_annotation(key),
         Place::Known | Place::Free => false,
     }
+}
+
+/// Whether a field of the cluster's object goes with a choice that ours has made otherwise.
+fn is_left_over(
+    place: Place,
+    field: &str,
+    ours: &Map<String, Value>,
+    cluster: &Map<String, Value>,
+) -> bool {
+    let choice = known::choice(field).filter(|_| place == Place::Known);
+    let chosen = choice.and_then(|choice| value(ours, choice).zip(value(cluster, choice)));
+    chosen.is_some_and(|(ours, cluster)| ours != cluster)
 }
 
 /// The names of the fields of both sides, each once.

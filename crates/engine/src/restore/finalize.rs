@@ -1,4 +1,7 @@
-//! The end of a restore: its files, and the status.
+//! The end of a restore: its files, and the status. What volumes get once they are there is in
+//! [`volumes`].
+
+pub mod volumes;
 
 use bowline_api::hook::HookStatus;
 use bowline_api::restore::RestoreProgress;

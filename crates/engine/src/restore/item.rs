@@ -20,7 +20,7 @@ use super::apply::Applied;
 use super::once::Turn;
 use super::outcome::Action;
 use super::volume::Brought;
-use super::{Context, World, apply, hook, namespace};
+use super::{Context, World, apply, hook, namespace, volume};
 use crate::item::Object;
 use crate::operation::Operation;
 use crate::point::{self, Point};
@@ -221,8 +221,12 @@ impl Working<'_> {
         {
             self.restore_status(&resource, &kind, &value, status).await;
         }
-        if let Some(pod) = created.filter(|_| resource.is_core("pods")) {
-            self.begin_hooks(&pod);
+        if let Some(created) = created {
+            if resource.is_core("pods") {
+                self.begin_hooks(&created);
+            } else if resource.is_core("persistentvolumeclaims") {
+                volume::follow(context, id, &created).await;
+            }
         }
         Ok(Ended::There(applied))
     }

@@ -32,6 +32,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
+use super::action::csi::{self, Csi};
 use super::apply::{self, Decision};
 use super::download::Volumes;
 use super::item::prepare::{Found, Ready, Shaped, Stored};
@@ -150,14 +151,20 @@ async fn find_out(run: Run, now: Timestamp) -> Result<Plan, Fatal> {
     let mut others = action::restore_item_actions(&cluster, resources, namespace, &request.restore);
     others.retain(|action| !action::is_pure(&action.name));
     let others = selection::ask(others, |plugin| plugin.applies_to(), resources, &report).await;
+    let (contents, volumes) = (Arc::new(contents), Arc::new(volumes));
+    let csi = Csi::new(&cluster, resources, &contents, &volumes, &request, &report);
+    let csi = Arc::new(csi.dry_run());
+    let mut actions = action::pure_restore_item_actions(&request.restore);
+    actions.extend(csi::actions(&csi));
     let planner = Arc::new(Planner { others, places: Places::default(), notes: Mutex::default() });
     let parts = Parts {
         visitor: Arc::clone(&planner) as _,
-        actions: action::pure_restore_item_actions(&request.restore),
+        actions,
         request,
         cluster,
         contents,
         volumes,
+        csi,
         world,
         options,
         progress: Arc::new(Progress::default()),

@@ -4,9 +4,13 @@
 //! | file | what it does |
 //! |---|---|
 //! | `standing` | finds out whether a volume can have its name, and waits for one that is on its way out |
+//! | `csi` | sees that a claim from a CSI snapshot has that snapshot, and follows the claim |
+//! | `claims` | knows from a watch which claims have their volumes |
 //! | `make` | has a plugin make a volume from a snapshot, so that none is forgotten |
 //! | `witness` | the port to whoever shows how that goes |
 
+mod claims;
+mod csi;
 mod make;
 mod standing;
 mod witness;
@@ -22,6 +26,8 @@ use super::Context;
 use super::note::Before;
 use super::reset::{self, Fate, Saved, Volume};
 use crate::resource::GroupResource;
+pub use claims::Claims;
+pub(super) use csi::{follow, require};
 pub(super) use make::Maker;
 use make::{Filled, Order};
 use standing::Standing;
@@ -32,7 +38,7 @@ pub use witness::{Bytes, End, Making, NoWitness, Witness};
 pub(super) struct Outcomes {
     /// By the name of the PersistentVolume in the backup: what it is called now, or why it is not there.
     names: Mutex<HashMap<String, Result<String, String>>>,
-    /// Those that are in the cluster, by their names there.
+    /// Those that are in the cluster, by their names there, or by their claims.
     infos: Mutex<BTreeMap<String, RestoreVolumeInfo>>,
 }
 
@@ -55,6 +61,12 @@ impl Outcomes {
     pub(super) fn restored(&self, name: &str, brought: Brought) {
         let info = RestoreVolumeInfo { pv_name: name.to_owned(), ..brought.info };
         lock(&self.infos).insert(name.to_owned(), info);
+    }
+
+    /// Notes that a claim is in the cluster that gets its volume from a CSI snapshot.
+    fn claimed(&self, info: RestoreVolumeInfo) {
+        let key = format!("{}/{}", info.pvc_namespace, info.pvc_name);
+        lock(&self.infos).insert(key, info);
     }
 
     /// What the restore says of volumes.
@@ -101,7 +113,7 @@ pub(super) async fn shape(
             reset::volume(&mut value, &context.request.namespace_mapping);
             Ok(Shape::Create(value))
         }
-        Fate::Reprovision(reason) => Ok(Shape::Skip(reason)),
+        Fate::Reprovision(reason) | Fate::FromClaim(reason) => Ok(Shape::Skip(reason)),
         Fate::Lacking(reason) => Err(format!("{reason}; {WAY_OUT}")),
         Fate::FromSnapshot(snapshot) => {
             let shaped = bring(context, id, value, snapshot).await;
@@ -277,6 +289,8 @@ pub(super) fn reset_claim(
     let lacking = |reason: &str| format!("its volume {name} is not restored: {reason}");
     match fate(context, &name, &volume) {
         Fate::AsIs => reset::claim(claim, Volume::Same),
+        // It was there before, or it would be made from its snapshot by now.
+        Fate::FromClaim(_) => reset::claim(claim, Volume::Provisioned),
         Fate::Reprovision(reason) => {
             // Nobody is to find an empty volume without having been told.
             context.report.warning(id, format!("it is created empty: {}", lacking(&reason)));
@@ -298,14 +312,18 @@ pub(super) fn reset_claim(
     Ok(())
 }
 
-const WAY_OUT: &str = "to have it created empty, restore with `--allow-empty-volumes`";
+pub(super) const WAY_OUT: &str = "to have it created empty, restore with `--allow-empty-volumes`";
 
 fn fate<'a>(context: &'a Context, name: &str, volume: &Value) -> Fate<'a> {
     let known = &context.volumes;
     let claim = |pointer: &str| volume.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let (namespace, claim) = (claim("/spec/claimRef/namespace"), claim("/spec/claimRef/name"));
+    let info = known.infos.iter().find(|info| info.pv_name == name);
+    // Of an old backup only the claim knows.
+    let (has_csi_snapshot, has_data_upload) =
+        if info.is_none() { csi::of_claim(context, namespace, claim) } else { (false, false) };
     let saved = Saved {
-        info: known.infos.iter().find(|info| info.pv_name == name),
+        info,
         snapshot: snapshot_of(&known.snapshots, name),
         has_pod_volume_backup: known.pod_volume_backups.iter().any(|copy| {
             let annotations = copy.metadata.annotations.as_ref();
@@ -313,8 +331,8 @@ fn fate<'a>(context: &'a Context, name: &str, volume: &Value) -> Fate<'a> {
             let pod = copy.spec.pod.namespace.as_deref().unwrap_or_default();
             of.is_some_and(|of| of == claim) && pod == namespace
         }),
-        has_csi_snapshot: false,
-        has_data_upload: false,
+        has_csi_snapshot,
+        has_data_upload,
     };
     reset::fate(volume, saved, context.request.volumes)
 }

@@ -4,10 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_engine::cluster::{ApiServer, Cluster, Exec, Fake, Query};
+use bowline_engine::cluster::{self, ApiServer, Change, Cluster, Door, Exec, Fake, Query};
 use bowline_engine::{Object, Resource, Resources};
+use bowline_plugin::Item;
 use bowline_testbed::apply::apply;
 use bowline_testbed::{Bed, ControlPlane, Node, Options, node};
+use futures::stream::BoxStream;
 use futures::{StreamExt as _, TryStreamExt as _};
 use serde_json::{Value, json};
 
@@ -45,11 +47,14 @@ async fn conforms(cluster: &dyn Cluster) {
     let in_shop = |label_selector: &str| Query {
         namespace: Some("shop".into()),
         label_selector: label_selector.into(),
+        ..Query::default()
     };
     let all: Vec<String> = (0..10).map(|n| format!("m{n}")).collect();
     assert_eq!(names(cluster, maps, Query::default()).await, all);
     assert_eq!(names(cluster, maps, in_shop("")).await, all);
     assert_eq!(names(cluster, maps, in_shop("app in (a,c)")).await, ["m0", "m1", "m2"]);
+    let m4 = Query { field_selector: "metadata.name=m4".into(), ..in_shop("") };
+    assert_eq!(names(cluster, maps, m4).await, ["m4"]);
     let nowhere = Query { namespace: Some("nowhere".into()), ..Query::default() };
     assert!(names(cluster, maps, nowhere).await.is_empty());
 
@@ -69,6 +74,61 @@ async fn conforms(cluster: &dyn Cluster) {
     assert!(listed.unwrap_err().is_not_found());
     let bad = cluster.list(maps, in_shop("a==b==c")).try_collect::<Vec<_>>().await;
     assert!(bad.unwrap_err().to_string().contains("400"));
+    follows(cluster, maps, in_shop("app=a")).await;
+}
+
+/// What is heard next by somebody who follows objects.
+async fn next(changes: &mut BoxStream<'static, cluster::Result<Change>>) -> String {
+    let change = tokio::time::timeout(Duration::from_secs(30), changes.next()).await;
+    match change.expect("something is heard in time").expect("it goes on").unwrap() {
+        Change::Began => "began".to_owned(),
+        Change::There(object) => {
+            let value: Value = object.item.parse().unwrap();
+            format!("{} {}", object.name, value["data"]["n"].as_str().unwrap_or_default())
+        }
+        Change::Gone(object) => format!("{} is gone", object.name),
+    }
+}
+
+/// The rules for changes, with some objects of a label there.
+async fn follows(cluster: &dyn Cluster, maps: &Arc<Resource>, query: Query) {
+    let mut changes = cluster.watch(maps, query);
+    assert_eq!(next(&mut changes).await, "began");
+    let mut there = Vec::new();
+    for _ in 0..3 {
+        there.push(next(&mut changes).await);
+    }
+    there.sort();
+    assert_eq!(there, ["m0 ", "m1 ", "m2 "]);
+
+    let mut made = config_map("new", "a");
+    made["data"] = json!({"n": "1"});
+    let item = Item::from_object(&made).unwrap();
+    let made = cluster.create(maps, "shop", &item).await.unwrap();
+    assert_eq!(next(&mut changes).await, "new 1");
+    let patch = json!({"data": {"n": "2"}});
+    cluster.patch(maps, "shop", "m5", Door::Whole, &patch).await.unwrap();
+    cluster.patch(maps, "shop", "new", Door::Whole, &patch).await.unwrap();
+    assert_eq!(next(&mut changes).await, "new 2", "and nothing of others");
+
+    let made: Value = made.item.parse().unwrap();
+    let uid = made["metadata"]["uid"].as_str();
+    let error = cluster.delete(maps, "shop", "new", Some("of another")).await.unwrap_err();
+    assert!(error.is_conflict(), "{error}");
+    cluster.delete(maps, "shop", "new", uid).await.unwrap();
+    assert_eq!(next(&mut changes).await, "new is gone");
+    let error = cluster.delete(maps, "shop", "new", None).await.unwrap_err();
+    assert!(error.is_not_found(), "{error}");
+    let unserved = Resource { version: "v9".into(), ..(**maps).clone() };
+    let mut refused = cluster.watch(&Arc::new(unserved), Query::default());
+    let error = loop {
+        match refused.next().await.expect("it says why") {
+            Err(error) => break error,
+            Ok(Change::Began) => {}
+            Ok(change) => panic!("{change:?}"),
+        }
+    };
+    assert!(error.is_not_found(), "{error}");
 }
 
 #[tokio::test]

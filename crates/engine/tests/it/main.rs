@@ -10,7 +10,9 @@
 mod backup;
 mod bad_days;
 mod cluster;
+mod csi;
 mod restore_bad_days;
+mod restore_csi;
 mod restore_volumes;
 mod resume;
 mod snapshots;

@@ -7,7 +7,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bowline_api::location::LocationPhase;
 use bowline_api::{Backup, BackupStorageLocation, BackupStorageLocationStatus, Restore};
-use bowline_engine::cluster::{self, Cluster, Discovery, Door, Error, Exec, Executed, Fake, Query};
+use bowline_engine::cluster::{
+    self, Change, Cluster, Discovery, Door, Error, Exec, Executed, Fake, Query,
+};
 use bowline_engine::item::Object;
 use bowline_engine::journal::{InMemory, Recovered};
 use bowline_engine::resource::Resource;
@@ -72,7 +74,7 @@ fn request() -> Request {
 }
 
 /// A restore of an archive with these objects.
-async fn restore_of(
+pub(crate) async fn restore_of(
     cluster: Arc<dyn Cluster>,
     objects: &[(&str, Value)],
     stop: CancellationToken,
@@ -182,6 +184,24 @@ impl Cluster for Usurped {
         patch: &Value,
     ) -> cluster::Result<Object> {
         self.fake.patch(of, namespace, name, door, patch).await
+    }
+
+    async fn delete(
+        &self,
+        of: &Arc<Resource>,
+        namespace: &str,
+        name: &str,
+        uid: Option<&str>,
+    ) -> cluster::Result<()> {
+        self.fake.delete(of, namespace, name, uid).await
+    }
+
+    fn watch(
+        &self,
+        of: &Arc<Resource>,
+        query: Query,
+    ) -> BoxStream<'static, cluster::Result<Change>> {
+        self.fake.watch(of, query)
     }
 
     async fn exec(&self, exec: &Exec) -> cluster::Result<Executed> {

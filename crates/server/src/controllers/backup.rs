@@ -10,6 +10,7 @@
 //! | `WaitingForPluginOperations…` | `wait` | operations of plugins are followed to their ends |
 //! | `Finalizing…` | `finish` | items that operations changed are stored again; the commit record is written |
 
+mod csi;
 pub(in crate::controllers) mod facts;
 mod finish;
 mod items;
@@ -23,6 +24,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bowline_api::{Backup, BackupPhase, BackupStatus};
+use bowline_engine::backup::csi::Target;
 use bowline_engine::backup::request::{self, Prepared, Request};
 use bowline_engine::backup::{Recovery, finalize, replace, snapshot};
 use bowline_engine::journal::{Journal as _, Record, Recovered, recover};
@@ -335,7 +337,7 @@ impl<'a> Course<'a> {
 
     /// The actions of plugins.
     fn actions(&self) -> Vec<plugin_host::Named<dyn BackupItemAction>> {
-        timed::backup_item_actions(&self.plugins, &self.context.metrics)
+        timed::backup_item_actions(&self.plugins, &self.context.calls)
     }
 
     /// Tells a milestone.
@@ -416,7 +418,8 @@ impl<'a> Course<'a> {
     /// Takes away what a backup has left whose Backup is gone: first its snapshots, then its files in the
     /// bucket, unless those name a snapshot that could not be deleted. There is nobody to tell it to but
     /// the log.
-    async fn clean_up(&self, store: &BackupStore, snapshots: Vec<Snapshot>) {
+    async fn clean_up(&self, store: &BackupStore, snapshots: Vec<Snapshot>, by_csi: &[Target]) {
+        let left_by_csi = self.discard_csi(by_csi, &Report::default()).await;
         let left = self.discard(snapshots, &Report::default()).await;
         for left in &left {
             tracing::error!(
@@ -426,7 +429,14 @@ impl<'a> Course<'a> {
                 "a snapshot of a backup that is gone is left over, and its files are kept"
             );
         }
-        if left.is_empty() {
+        for Target { namespace, name, .. } in &left_by_csi {
+            tracing::error!(
+                namespace,
+                name,
+                "a CSI snapshot of a backup that is gone is left over, and its files are kept"
+            );
+        }
+        if left.is_empty() && left_by_csi.is_empty() {
             clean(store, &self.name).await;
         }
     }
@@ -434,7 +444,9 @@ impl<'a> Course<'a> {
     /// The same, with the snapshots that the bucket knows of.
     async fn clean_up_recorded(&self, store: &BackupStore) -> Result<(), WorkError> {
         let snapshots = wait::bucket(store.get::<Vec<Snapshot>>(&self.name).await)?;
-        self.clean_up(store, snapshots.unwrap_or_default()).await;
+        let (operations, _, _) = self.operations(store).await?;
+        let by_csi: Vec<Target> = operations.iter().filter_map(Target::of_operation).collect();
+        self.clean_up(store, snapshots.unwrap_or_default(), &by_csi).await;
         Ok(())
     }
 

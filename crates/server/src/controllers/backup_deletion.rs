@@ -5,7 +5,7 @@
 //!
 //! 1. the request is `InProgress`, the Backup and its record in the bucket are `Deleting`;
 //! 2. its Restores end and go, with their files: none may read what goes next;
-//! 3. actions of plugins are shown its items, and its snapshots are deleted;
+//! 3. actions of plugins are shown its items, and its snapshots are deleted, also those of CSI drivers;
 //! 4. its VolumePluginBackups go;
 //! 5. its files go, the record last;
 //! 6. the Backup goes, and then all requests for it.
@@ -246,6 +246,11 @@ impl Controller {
             Ok(holdings) => holdings,
             Err(error) => return no(one_line(&error)),
         };
+        let scratch = &context.options.scratch_dir;
+        if let Err(error) = delete::look_for_csi(&store, name, backup, scratch, &mut holdings).await
+        {
+            return no(format!("its CSI snapshots are not known: {}", one_line(&error)));
+        }
         let found = match told(belongings::find(context, name).await)? {
             Ok(found) => found,
             Err(error) => return no(format!("what belongs to it is not known: {error}")),
@@ -258,6 +263,10 @@ impl Controller {
             Ok(plan) => plan,
             Err(reasons) => return Ok(Err(reasons)),
         };
+        let cluster = ApiServer::new(context.client.clone(), context.options.client_page_size);
+        if let Err(reasons) = delete::ready(&cluster, &plan.csi).await {
+            return Ok(Err(reasons));
+        }
         let deadlines = Deadlines::default();
         let opened = delete::open(&*context.snapshotters, &plan.snapshots, &deadlines).await;
         let (backup, name) = (backup.clone(), name.clone());
@@ -280,7 +289,7 @@ impl Controller {
             store,
             plan,
             snapshotters,
-            actions: run::named(timed::delete_item_actions(&plugins, &context.metrics)),
+            actions: run::named(timed::delete_item_actions(&plugins, &context.calls)),
             cluster: &cluster,
             scratch: &context.options.scratch_dir,
             deadlines: Deadlines::default(),

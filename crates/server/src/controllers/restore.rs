@@ -4,6 +4,7 @@
 //! server starts is run again: what it has created is recognised, the operations that it has begun are
 //! in its journal, and every object is there once in the end.
 
+mod csi;
 mod facts;
 mod items;
 mod volumes;
@@ -271,7 +272,7 @@ impl Course<'_> {
 
     /// The actions of plugins.
     fn actions(&self) -> Vec<plugin_host::Named<dyn RestoreItemAction>> {
-        timed::restore_item_actions(&self.plugins, &self.context.metrics)
+        timed::restore_item_actions(&self.plugins, &self.context.calls)
     }
 
     /// Tells a milestone.

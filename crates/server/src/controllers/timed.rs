@@ -1,4 +1,4 @@
-//! Plugins whose answers are timed.
+//! Plugins that are called only behind the [fence](crate::fence), and whose answers are timed.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -6,37 +6,54 @@ use std::time::Instant;
 use async_trait::async_trait;
 use bowline_api::{Backup, Restore};
 use bowline_plugin::{
-    BackupItemAction, BackupOutput, DeleteItemAction, Encoded, Item, ItemBlockAction, Name,
-    OperationId, Progress, ResourceIdentifier, ResourceSelector, RestoreItemAction, RestoreOutput,
-    Result,
+    BackupItemAction, BackupOutput, Code, DeleteItemAction, Encoded, Error, Item, ItemBlockAction,
+    Name, OperationId, Progress, ResourceIdentifier, ResourceSelector, RestoreItemAction,
+    RestoreOutput, Result,
 };
 use bowline_plugin_host::{self as plugin_host, Named};
+use tracing::Instrument as _;
 
+use crate::fence::Fence;
 use crate::metrics::{Method, Metrics, Outcome};
+
+/// What all calls of plugins have in common.
+#[derive(Debug)]
+pub(crate) struct Calls {
+    /// Where their times are noted.
+    pub(crate) metrics: Arc<Metrics>,
+    /// What lets them pass.
+    pub(crate) fence: Fence,
+}
 
 /// A plugin whose answers are timed.
 pub(crate) struct Timed<T: ?Sized> {
     pub(crate) plugin: Arc<T>,
     pub(crate) name: Name,
-    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) calls: Arc<Calls>,
 }
 
 impl<T: ?Sized> Timed<T> {
-    fn new(named: &Named<T>, metrics: &Arc<Metrics>) -> Self {
+    fn new(named: &Named<T>, calls: &Arc<Calls>) -> Self {
         let (plugin, name) = (Arc::clone(&named.plugin), named.name.clone());
-        Self { plugin, name, metrics: Arc::clone(metrics) }
+        Self { plugin, name, calls: Arc::clone(calls) }
     }
 
-    /// Makes a call, and notes how long it took and what came of it.
+    /// Makes a call if that may be, and notes how long it took and what came of it.
     pub(crate) async fn time<R>(
         &self,
         method: Method,
         call: impl Future<Output = Result<R>>,
     ) -> Result<R> {
+        let Calls { metrics, fence } = &*self.calls;
+        fence.check().map_err(|closed| Error::new(Code::Unavailable, closed.to_string()))?;
         let began = Instant::now();
-        let answer = call.await;
+        let span = tracing::info_span!(
+            "plugin call",
+            otel.name = format!("{} {}", self.name, method.as_str()),
+        );
+        let answer = call.instrument(span).await;
         let outcome = Outcome::of(&answer);
-        self.metrics.plugin_called(&self.name, method, outcome, began.elapsed());
+        metrics.plugin_called(&self.name, method, outcome, began.elapsed());
         answer
     }
 }
@@ -123,10 +140,10 @@ impl ItemBlockAction for Timed<dyn ItemBlockAction> {
 /// The actions of a run that take part in backups, timed.
 pub(super) fn backup_item_actions(
     run: &plugin_host::Run,
-    metrics: &Arc<Metrics>,
+    calls: &Arc<Calls>,
 ) -> Vec<Named<dyn BackupItemAction>> {
     let timed = |named: Named<dyn BackupItemAction>| {
-        let plugin = Arc::new(Timed::new(&named, metrics));
+        let plugin = Arc::new(Timed::new(&named, calls));
         Named { plugin: plugin as _, ..named }
     };
     run.backup_item_actions().into_iter().map(timed).collect()
@@ -135,10 +152,10 @@ pub(super) fn backup_item_actions(
 /// The actions of a run that take part in restores, timed.
 pub(super) fn restore_item_actions(
     run: &plugin_host::Run,
-    metrics: &Arc<Metrics>,
+    calls: &Arc<Calls>,
 ) -> Vec<Named<dyn RestoreItemAction>> {
     let timed = |named: Named<dyn RestoreItemAction>| {
-        let plugin = Arc::new(Timed::new(&named, metrics));
+        let plugin = Arc::new(Timed::new(&named, calls));
         Named { plugin: plugin as _, ..named }
     };
     run.restore_item_actions().into_iter().map(timed).collect()
@@ -147,10 +164,10 @@ pub(super) fn restore_item_actions(
 /// The actions of a run that take part in deletions, timed.
 pub(super) fn delete_item_actions(
     run: &plugin_host::Run,
-    metrics: &Arc<Metrics>,
+    calls: &Arc<Calls>,
 ) -> Vec<Named<dyn DeleteItemAction>> {
     let timed = |named: Named<dyn DeleteItemAction>| {
-        let plugin = Arc::new(Timed::new(&named, metrics));
+        let plugin = Arc::new(Timed::new(&named, calls));
         Named { plugin: plugin as _, ..named }
     };
     run.delete_item_actions().into_iter().map(timed).collect()
@@ -159,10 +176,10 @@ pub(super) fn delete_item_actions(
 /// The actions of a run that say what belongs together, timed.
 pub(super) fn item_block_actions(
     run: &plugin_host::Run,
-    metrics: &Arc<Metrics>,
+    calls: &Arc<Calls>,
 ) -> Vec<Named<dyn ItemBlockAction>> {
     let timed = |named: Named<dyn ItemBlockAction>| {
-        let plugin = Arc::new(Timed::new(&named, metrics));
+        let plugin = Arc::new(Timed::new(&named, calls));
         Named { plugin: plugin as _, ..named }
     };
     run.item_block_actions().into_iter().map(timed).collect()

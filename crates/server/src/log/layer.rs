@@ -83,8 +83,8 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for LogLayer {
         for span in context.event_scope(event).into_iter().flatten() {
             let extensions = span.extensions();
             if let Some(SpanFields(fields)) = extensions.get() {
-                // What is said nearer to the event counts.
-                for (name, value) in fields {
+                // What is said nearer to the event counts. Some is said to collectors of traces.
+                for (name, value) in fields.iter().filter(|(name, _)| !name.starts_with("otel.")) {
                     line.fields.entry(name.clone()).or_insert_with(|| value.clone());
                 }
             }

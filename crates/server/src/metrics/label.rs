@@ -58,7 +58,7 @@ macro_rules! methods {
                 }
             }
 
-            fn as_str(self) -> &'static str {
+            pub(crate) fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$method => stringify!($method),)+
                     Self::Other => OTHER,

@@ -15,7 +15,7 @@ enum Scale {
 }
 
 /// The number of bytes, rounded up; the largest one there is if it does not fit.
-pub(super) fn bytes(text: &str) -> Result<u64, InvalidQuantity> {
+pub(crate) fn bytes(text: &str) -> Result<u64, InvalidQuantity> {
     read(text).ok_or_else(|| InvalidQuantity(text.to_owned()))
 }
 

@@ -41,7 +41,7 @@ pub(super) enum Fate<'a> {
 /// What is left for a volume that no plugin can snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Without {
-    /// A snapshot by its CSI driver, which this version cannot take.
+    /// A snapshot by its CSI driver.
     Csi { driver: String },
     /// Nothing.
     Nothing { volume_type: Option<&'static str> },

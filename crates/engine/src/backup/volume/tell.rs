@@ -19,7 +19,7 @@ pub(super) fn skipped_reason(fate: &Fate<'_>) -> String {
             ("podvolume", "this version cannot copy files".to_owned())
         }
         Fate::Lacking(Lacking::CsiSnapshot { .. }) => {
-            ("csiSnapshot", "this version takes no CSI snapshots".to_owned())
+            ("csiSnapshot", "no snapshot was taken".to_owned())
         }
         Fate::Snapshot { .. } => ("volumeSnapshot", "no plugin could be asked".to_owned()),
         Fate::Lacking(Lacking::AnySnapshot) => {
@@ -45,7 +45,7 @@ pub(super) fn lacking(volume: &str, lacking: &Lacking<'_>) -> String {
             )
         }
         Lacking::CsiSnapshot { driver } => format!(
-            "{lost}: it wants a CSI snapshot (driver {driver}), which this version cannot take; \
+            "{lost}: it wants a CSI snapshot (driver {driver}), and nobody has taken one; \
              {snapshots_off}"
         ),
         Lacking::AnySnapshot => format!(

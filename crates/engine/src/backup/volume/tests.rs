@@ -125,7 +125,7 @@ fn told(objects: &[Value], wishes: &Wishes<'_>) -> (Vec<String>, Vec<String>) {
     (reasons.collect(), told)
 }
 
-const CSI: &str = "csiSnapshot: this version takes no CSI snapshots;";
+const CSI: &str = "csiSnapshot: no snapshot was taken;";
 const NO_SNAPSHOTTER: &str = "volumeSnapshot: nothing can snapshot a volume of the type nfs here;";
 const OFF: &str = "volumeSnapshot: snapshotVolumes is false;";
 const FILES: &str = "podvolume: this version cannot copy files;";
@@ -502,8 +502,8 @@ fn messages_say_what_to_do() {
             vec![csi(), claim()],
             UNSAID,
             format!(
-                "it wants a CSI snapshot (driver disk.example.com), which this version cannot \
-                 take; {skip}, or set snapshotVolumes to false"
+                "it wants a CSI snapshot (driver disk.example.com), and nobody has taken one; \
+                 {skip}, or set snapshotVolumes to false"
             ),
         ),
         (vec![csi(), claim()], by_policy, format!("{files}; {skip}")),

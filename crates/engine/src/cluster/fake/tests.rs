@@ -35,6 +35,7 @@ async fn lists_are_in_order_and_honour_namespace_and_labels() {
     let query = |namespace: &str, selector: &str| Query {
         namespace: Some(namespace.to_owned()).filter(|namespace| !namespace.is_empty()),
         label_selector: selector.to_owned(),
+        ..Query::default()
     };
     for (namespace, selector, found) in [
         ("", "", vec!["a/one", "a/two", "b/one"]),

@@ -103,12 +103,13 @@ fn data_that_cannot_be_deleted_keeps_its_record() {
             json!({"metadata": {"name": "up-1"}, "spec": {}, "status": {"snapshotID": id}});
         Holdings { data_uploads: vec![read(upload)], ..Holdings::default() }
     };
-    let csi = Holdings { csi_contents: 3, ..Holdings::default() };
+    let content = json!({"metadata": {"name": "vsc-1"}, "status": {"snapshotHandle": "s1"}});
+    let csi = Holdings { csi_contents: vec![content], ..Holdings::default() };
     let homeless = Holdings { snapshots: vec![snapshot("", "s1", "New")], ..Holdings::default() };
     for (holdings, words) in [
         (copy("k1"), vec!["PodVolumeBackups", "copy-1"]),
         (upload("k1"), vec!["DataUploads", "up-1"]),
-        (csi, vec!["CSI snapshots", "3 of them"]),
+        (csi, vec!["CSI snapshots", "vsc-1"]),
         (homeless, vec!["the snapshot s1 names no location"]),
         (
             volume(json!({"backupMethod": "PodVolumeBackup", "pvbInfo": {"snapshotHandle": "k"}})),
@@ -157,7 +158,7 @@ fn what_holds_nothing_is_deleted() {
         volume(json!({"skipped": true, "skippedReason": "no plugin"})),
         volume(json!({"backupMethod": "NativeSnapshot", "result": "failed"})),
     ] {
-        let expected = Plan { files: Files::Own, snapshots: Vec::new() };
+        let expected = Plan { files: Files::Own, snapshots: Vec::new(), csi: Vec::new() };
         assert_eq!(plan(&ours(), &holdings), Ok(expected), "{holdings:?}");
     }
 }

@@ -250,6 +250,20 @@ fn a_snapshot_of_a_plugin_without_progress_is_complete_and_one_that_loses_it_is_
     assert_eq!(next.state, State::Failed("no".into()));
 }
 
+/// One call that tells how far it is each second, and then fails.
+fn attempt(
+    start: u64,
+    told: &[i64],
+    fails: impl Fn(u64) -> (u64, Observation),
+) -> Vec<(u64, Observation)> {
+    let mut steps = vec![(start, Observation::Called)];
+    for (second, done) in (start + 1..).zip(told) {
+        steps.push((second, running(*done, true)));
+    }
+    steps.push(fails(start + 5));
+    steps
+}
+
 #[test]
 fn an_upload_ends_when_its_call_returns_and_never_by_a_poll() {
     use Observation::{Asked, Called, Passed};
@@ -274,6 +288,24 @@ fn an_upload_ends_when_its_call_returns_and_never_by_a_poll() {
         (
             vec![(0, Called), unknown(1), unknown(2), unknown(3)],
             "Failed: it has failed 3 times: no",
+        ),
+        // Each time it comes as far as before, and no further.
+        (
+            [0, 10, 20].into_iter().flat_map(|start| attempt(start, &[30, 90], unknown)).collect(),
+            "Failed: it has failed 3 times: no",
+        ),
+        // It has been away only now.
+        (
+            [attempt(0, &[30, 90], unknown), attempt(1900, &[30, 90], unavailable)].concat(),
+            "InProgress",
+        ),
+        // Who was away is there again, also if he begins anew.
+        (
+            [0, 1900]
+                .into_iter()
+                .flat_map(|start| attempt(start, &[30, 90], unavailable))
+                .collect(),
+            "InProgress",
         ),
         (vec![(0, Called), (1, canceled()), (2, Asked(Ok(())))], "InProgress"),
         (

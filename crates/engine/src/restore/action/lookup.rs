@@ -74,7 +74,8 @@ impl Lookup {
         let Some(resource) = self.resources.core("configmaps") else { return Ok(BTreeMap::new()) };
         let failed = |error| explain(&error, &format!("cannot read the ConfigMap for {action}"));
         let label_selector = format!("{},{action}=RestoreItemAction", label::PLUGIN_CONFIG);
-        let query = Query { namespace: Some(self.namespace.clone()), label_selector };
+        let namespace = Some(self.namespace.clone());
+        let query = Query { namespace, label_selector, ..Query::default() };
         let mut list = self.cluster.list(resource, query.clone());
         let Some(found) = list.next().await else { return Ok(BTreeMap::new()) };
         let found = found.map_err(failed)?;
@@ -132,7 +133,8 @@ impl Lookup {
     }
 }
 
-fn explain(error: &cluster::Error, what: &str) -> Error {
+/// An error of the cluster, as actions tell it.
+pub(super) fn explain(error: &cluster::Error, what: &str) -> Error {
     use cluster::Error::{Expired, Refused, Silent, Unreachable};
     let code = match error {
         Unreachable(_) | Silent(_) | Expired { .. } | Refused { code: 429 | 500.., .. } => {

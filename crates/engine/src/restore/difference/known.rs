@@ -103,6 +103,15 @@ pub(super) fn key(field: &str) -> Option<&'static str> {
     }
 }
 
+/// The field beside a field that says whether it may be there.
+pub(super) fn choice(field: &str) -> Option<&'static str> {
+    match field {
+        "rollingUpdate" => Some("type"),
+        "sessionAffinityConfig" => Some("sessionAffinity"),
+        _ => None,
+    }
+}
+
 /// Whether an element of a list in a pod was put there by the API server: the volume with the
 /// pod's token, and its mounts.
 pub(super) fn is_injected(field: &str, element: &Value) -> bool {

@@ -3,7 +3,7 @@
 use bowline_api::label;
 use serde_json::{Map, Value, json};
 
-use super::{Compared, Place, Side, is_equal, is_ignored, known, names, value};
+use super::{Compared, Place, Side, is_equal, is_ignored, is_left_over, known, names, value};
 
 /// The JSON merge patch (RFC 7386) that makes an object in the cluster like the one to be restored,
 /// and labels it with the restore. An empty one if there is nothing to do.
@@ -110,6 +110,7 @@ impl Compared<'_> {
                 (None, Some(ours)) => {
                     self.says(place, field, ours, Side::Ours).then(|| without_null(ours))
                 }
+                (Some(_), None) if is_left_over(place, field, ours, cluster) => Some(Value::Null),
                 (Some(cluster), None) => {
                     self.says(place, field, cluster, Side::Cluster).then_some(Value::Null)
                 }

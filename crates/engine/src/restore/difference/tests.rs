@@ -484,6 +484,37 @@ fn a_patch_keeps_what_servers_filled_in() {
     }
 }
 
+/// The API server refuses what belongs to another choice, and has filled it in itself.
+#[test]
+fn a_patch_takes_away_what_goes_with_another_choice() {
+    let usual = json!({"maxSurge": "25%", "maxUnavailable": "25%"});
+    let affinity = json!({"clientIP": {"timeoutSeconds": 10_800}});
+    for (api_version, kind, ours, cluster, patch) in [
+        (
+            "apps/v1",
+            "Deployment",
+            json!({"spec": {"strategy": {"type": "Recreate"}}}),
+            json!({"spec": {"strategy": {"type": "RollingUpdate", "rollingUpdate": usual}}}),
+            json!({"spec": {"strategy": {"type": "Recreate", "rollingUpdate": null}}}),
+        ),
+        (
+            "v1",
+            "Service",
+            json!({"spec": {"sessionAffinity": "None"}}),
+            json!({"spec": {"sessionAffinity": "ClientIP", "sessionAffinityConfig": affinity}}),
+            json!({"spec": {"sessionAffinity": "None", "sessionAffinityConfig": null}}),
+        ),
+    ] {
+        let [ours, cluster] = [ours, cluster].map(|rest| object(api_version, kind, &rest));
+        assert_eq!(merge_patch(&cluster, &ours), patch);
+        assert_eq!(differs(&ours, &cluster).unwrap().len(), 2);
+    }
+    // The same choice, and what the server fills in for it.
+    let ours = json!({"spec": {"strategy": {"type": "RollingUpdate"}}});
+    let cluster = json!({"spec": {"strategy": {"type": "RollingUpdate", "rollingUpdate": usual}}});
+    assert_eq!(found("apps/v1", "Deployment", &ours, &cluster), SAME);
+}
+
 #[test]
 fn labels_alone_can_be_patched() {
     let ours = json!({"metadata": {"labels": {"velero.io/backup-name": "b",

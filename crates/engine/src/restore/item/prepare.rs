@@ -136,6 +136,7 @@ impl Working<'_> {
             Acted::Changed(value) => value,
             Acted::Skipped(reason) => return Ok(Shaped::Skipped(reason)),
         };
+        volume::require(context, self.id, &object, &mut value)?;
         if object.resource.is_core("persistentvolumeclaims") {
             volume::reset_claim(context, self.id, &mut value)?;
         }

@@ -18,6 +18,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::super::action::csi::Csi;
 use super::super::download::Volumes;
 use super::super::order::Priorities;
 use super::super::request::{self, Defaults, Facts, Lookup, Request};
@@ -264,12 +265,15 @@ async fn run(
         resource_timeout: SERVER,
         terminating_timeout: SECOND,
     };
+    let (contents, volumes) = (Arc::new(archive()), Arc::new(Volumes::default()));
+    let csi = Csi::new(&cluster, &world.resources, &contents, &volumes, &request, &report);
     let parts = Parts {
         visitor: Arc::new(Restorer),
         request,
         cluster,
-        contents: archive(),
-        volumes: Volumes::default(),
+        contents,
+        volumes,
+        csi: Arc::new(csi),
         world,
         actions: vec![action],
         options,

@@ -7,6 +7,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::json;
 
+use super::super::action::csi::tests::with_csi;
 use super::super::request::{self, Defaults, Facts, Lookup};
 use super::super::unpack::{self, Limits};
 use super::*;
@@ -315,4 +316,50 @@ async fn a_volume_with_a_snapshot_would_be_made_from_it_and_nobody_is_asked() {
     let entry = &plan.entries[0];
     assert_eq!(entry.verdict, Verdict::NotValidated, "{:?}", told(&plan));
     assert!(entry.reason.contains("the restore would wait"), "{}", entry.reason);
+}
+
+#[tokio::test]
+async fn claims_from_csi_snapshots_are_planned_with_what_they_need() {
+    let snapshots = "snapshot.storage.k8s.io/v1";
+    let mut claim = object("v1", "PersistentVolumeClaim", "shop", "data");
+    claim["metadata"]["annotations"] = json!({"velero.io/volume-snapshot-name": "vs"});
+    claim["spec"] = json!({"volumeName": "pv-1", "storageClassName": "fast"});
+    claim["status"] = json!({"phase": "Bound"});
+    let mut volume = object("v1", "PersistentVolume", "", "pv-1");
+    volume["spec"] = json!({"claimRef": {"namespace": "shop", "name": "data"}});
+    let mut snapshot = object(snapshots, "VolumeSnapshot", "shop", "vs");
+    snapshot["spec"] = json!({"source": {"persistentVolumeClaimName": "data"}});
+    snapshot["metadata"]["annotations"] = json!({
+        "velero.io/csi-volumegroupsnapshot-handle": "g1",
+        "velero.io/csi-volumesnapshot-handle": "s1", "velero.io/csi-driver-name": "a.driver",
+    });
+    snapshot["status"] = json!({"boundVolumeSnapshotContentName": "vsc"});
+    let mut content = object(snapshots, "VolumeSnapshotContent", "", "vsc");
+    content["spec"] = json!({
+        "driver": "a.driver", "volumeSnapshotRef": {"namespace": "shop", "name": "vs"},
+    });
+    content["status"] = json!({"snapshotHandle": "s1"});
+    let objects = [
+        ("persistentvolumeclaims", claim),
+        ("persistentvolumes", volume),
+        ("volumesnapshots.snapshot.storage.k8s.io", snapshot),
+        ("volumesnapshotcontents.snapshot.storage.k8s.io", content),
+    ];
+    let shop = || object("v1", "Namespace", "", "shop");
+    let plan = plan_of(with_csi().with(shop()), request(json!({}), ""), &objects).await;
+    let expected = [
+        "volumesnapshotcontents.snapshot.storage.k8s.io/vsc Create",
+        "volumesnapshots.snapshot.storage.k8s.io/shop/vs Create",
+        "persistentvolumes/pv-1 Skip: its claim gets a new one from a CSI snapshot",
+        "persistentvolumeclaims/shop/data Create",
+    ];
+    assert_eq!(told(&plan), expected);
+    assert_eq!(plan.not_run, ["velero.io/change-storage-class"]);
+
+    let without = with_csi().with(shop());
+    without.remove("csidrivers.storage.k8s.io", "", "a.driver");
+    let plan = plan_of(without, request(json!({}), ""), &objects).await;
+    let claim = told(&plan).remove(3);
+    assert!(claim.contains("data Refuse: ") && claim.contains("is not installed"), "{claim}");
+    assert!(plan.would_fail());
 }

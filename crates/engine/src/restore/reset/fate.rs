@@ -2,9 +2,9 @@
 //!
 //! The rules are Velero's: a volume whose data was saved gets it back, one without data is made
 //! anew if it would have gone with its claim, and any other is created as it was. This version
-//! brings back what is in the snapshots of plugins. Where Velero would bring back data by other
-//! means, or from a snapshot that is not whole, the volume is [`Fate::Lacking`]: an application must
-//! not come up with an empty volume and nobody knowing.
+//! brings back what is in the snapshots of plugins and of CSI drivers. Where Velero would bring back
+//! data by other means, or from a snapshot that is not whole, the volume is [`Fate::Lacking`]: an
+//! application must not come up with an empty volume and nobody knowing.
 
 use bowline_store::file::{BackupVolumeInfo, Method, Outcome, Snapshot, SnapshotPhase};
 use serde_json::Value;
@@ -16,6 +16,9 @@ pub enum Fate<'a> {
     AsIs,
     /// A plugin makes it from this snapshot.
     FromSnapshot(&'a Snapshot),
+    /// It is not created: its claim gets a new one with its data, from a CSI snapshot. The reason is
+    /// for the user.
+    FromClaim(String),
     /// It is not created: its claim gets a new one, which is empty. The reason is for the user.
     Reprovision(String),
     /// Its data cannot be brought back, and why. Neither it nor its claim is created.
@@ -56,6 +59,13 @@ pub fn fate<'a>(volume: &Value, saved: Saved<'a>, wishes: Wishes) -> Fate<'a> {
             Ok(snapshot) => return Fate::FromSnapshot(snapshot),
             Err(reason) => reason,
         },
+        // What the claim cannot be made from is told there.
+        Some(Means::Csi) if !has_failed(saved.info) => {
+            let handle = detail(saved.info);
+            return Fate::FromClaim(format!(
+                "its claim gets a new one from a CSI snapshot{handle}"
+            ));
+        }
         Some(means) => lacking(means, saved.info),
         None if would_go_with_its_claim(volume) => {
             return Fate::Reprovision(not_saved(saved.info));

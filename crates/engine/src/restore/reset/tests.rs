@@ -186,6 +186,7 @@ fn the_fate_of_a_volume_follows_from_its_data_and_its_policy() {
         ..info(Method::NativeSnapshot)
     };
     let (files, csi) = (info(Method::PodVolumeBackup), info(Method::CsiSnapshot));
+    let lost = BackupVolumeInfo { result: Some(Outcome::Failed), ..csi.clone() };
     let other = info(Method::Other("Magic".into()));
     let none = BackupVolumeInfo::default();
     let not_uploaded = BackupVolumeInfo { result: Some(Outcome::Failed), ..native.clone() };
@@ -201,6 +202,7 @@ fn the_fate_of_a_volume_follows_from_its_data_and_its_policy() {
     let from = |id| ("from", id);
     let fresh = |word| ("reprovision", word);
     let lacking = |word| ("lacking", word);
+    let from_claim = ("from claim", "from a CSI snapshot");
     let saved = Saved::default();
     let known = |info| Saved { info: Some(info), ..saved };
     let with = |snapshot, info| Saved { info, snapshot: Some(snapshot), ..saved };
@@ -213,7 +215,9 @@ fn the_fate_of_a_volume_follows_from_its_data_and_its_policy() {
         ("Retain", known(&skipped), wishes, as_is),
         ("Delete", known(&files), wishes, lacking("copy of its files")),
         ("Retain", known(&files), no_pvs, lacking("copy of its files")),
-        ("Delete", known(&csi), wishes, lacking("CSI driver")),
+        ("Delete", known(&csi), wishes, from_claim),
+        ("Retain", known(&csi), no_pvs, from_claim),
+        ("Delete", known(&lost), wishes, lacking("saving it had failed")),
         ("Delete", known(&moved), wishes, lacking("data mover copied it into the store (kopia-7)")),
         ("Retain", known(&native), wishes, lacking("of a plugin (snap-1), but the backup does")),
         ("Delete", known(&native), no_pvs, as_is),
@@ -234,7 +238,7 @@ fn the_fate_of_a_volume_follows_from_its_data_and_its_policy() {
         ("Delete", with(&broken, None), wishes, lacking("saving it had failed")),
         ("Retain", with(&whole, None), no_pvs, as_is),
         ("Delete", Saved { has_pod_volume_backup: true, ..saved }, wishes, lacking("files")),
-        ("Delete", Saved { has_csi_snapshot: true, ..saved }, wishes, lacking("CSI")),
+        ("Delete", Saved { has_csi_snapshot: true, ..saved }, wishes, from_claim),
         ("Delete", Saved { has_data_upload: true, ..saved }, wishes, lacking("data mover")),
         // What the backup says counts more than what else is found.
         ("Retain", with(&whole, Some(&none)), wishes, as_is),
@@ -246,6 +250,7 @@ fn the_fate_of_a_volume_follows_from_its_data_and_its_policy() {
         let (kind, reason) = match &found {
             Fate::AsIs => ("as is", ""),
             Fate::FromSnapshot(snapshot) => ("from", snapshot.status.provider_snapshot_id.as_str()),
+            Fate::FromClaim(reason) => ("from claim", reason.as_str()),
             Fate::Reprovision(reason) => ("reprovision", reason.as_str()),
             Fate::Lacking(reason) => ("lacking", reason.as_str()),
         };

@@ -175,7 +175,7 @@ impl<'a> Order<'a> {
             persistent_volume: self.id.name.clone(),
             target: self.target.to_owned(),
             snapshot: self.snapshot_id.clone(),
-            plugin: by.plugin.clone(),
+            plugin: by.plugin.to_string(),
             began: Timestamp::now(),
         };
         let deadline = Instant::now() + self.context.request.timeouts.item_operation;
@@ -265,7 +265,7 @@ impl<'a> Order<'a> {
         }
         let begun = VolumeBegun {
             block: 0,
-            plugin: making.plugin.to_string(),
+            plugin: making.plugin.clone(),
             snapshot: making.snapshot.to_string(),
             item: self.id.clone().into(),
             name: self.target.to_owned(),

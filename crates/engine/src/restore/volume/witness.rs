@@ -1,7 +1,7 @@
 //! The port to whoever shows how volumes are made.
 
 use async_trait::async_trait;
-use bowline_plugin::{Name, Progress, SnapshotId, State, VolumeId};
+use bowline_plugin::{Progress, SnapshotId, State, VolumeId};
 use jiff::Timestamp;
 
 /// Who is told how volumes are made from snapshots.
@@ -30,8 +30,8 @@ pub struct Making {
     pub target: String,
     /// The snapshot that it is made from.
     pub snapshot: SnapshotId,
-    /// The plugin.
-    pub plugin: Name,
+    /// The plugin, or the CSI driver.
+    pub plugin: String,
     /// Since when.
     pub began: Timestamp,
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
+use bowline_engine::backup::csi::{self, Target};
 use bowline_engine::backup::{Progress, Recovery, finalize, replace, snapshot};
 use bowline_engine::operation::Operation;
 use bowline_engine::point::{self, Point};
@@ -15,6 +16,7 @@ use bowline_store::file::{BackupVolumeInfo, Own, Snapshot};
 use futures::stream;
 use jiff::Timestamp;
 
+use super::csi::without_failed;
 use super::volumes::Resources;
 use super::wait::bucket;
 use super::{Course, Then, WorkError, canceled_status, commit, failed, recover};
@@ -25,7 +27,12 @@ impl Course<'_> {
     /// Ends a backup whose operations have ended.
     pub(super) async fn finish(&self) -> Result<Then, WorkError> {
         let store = match recover::committed(self.context, &self.backup).await {
-            Ok(recover::Committed::Yes(status)) => return Ok(Then::Over(status)),
+            Ok(recover::Committed::Yes(status)) => {
+                // Its files are there, and so are maybe the objects of its snapshots.
+                let store = recover::store(self.context, &self.backup).await?;
+                self.release_csi(&store).await?;
+                return Ok(Then::Over(status));
+            }
             Ok(recover::Committed::No(store)) => store,
             Err(unseen) if unseen.is_retryable => return Err(unseen.into()),
             Err(unseen) => return Ok(Then::Over(Box::new(failed(&self.status(), unseen.told())))),
@@ -35,7 +42,8 @@ impl Course<'_> {
             return Ok(Then::Gone);
         }
         let (operations, own, report) = self.operations(&store).await?;
-        let items = replace::items_of(&operations);
+        let infos = self.csi_infos(&store, &operations).await?;
+        let items = without_failed(replace::items_of(&operations), &operations, &infos);
         if !items.is_empty() && !self.cancel.is_cancelled() {
             self.replace(&store, items, &report).await?;
             point::pass(Point::ArchiveReplaced);
@@ -54,7 +62,9 @@ impl Course<'_> {
         point::pass(Point::ResultsWritten);
         self.write_log(&store).await?;
         let status = if is_canceled { canceled_status(&status) } else { status };
-        Ok(Then::Over(Box::new(commit(&store, &self.backup, &status).await?)))
+        let end = commit(&store, &self.backup, &status).await?;
+        self.release_csi(&store).await?;
+        Ok(Then::Over(Box::new(end)))
     }
 
     /// Writes what became of the volumes of the backup, and of their snapshots.
@@ -74,19 +84,26 @@ impl Course<'_> {
             report.error(About::Run, text);
         }
         let snapshots = bucket(read)?.unwrap_or_default();
-        if snapshots.is_empty() {
+        let by_csi: Vec<Target> = operations.iter().filter_map(Target::of_operation).collect();
+        if snapshots.is_empty() && by_csi.is_empty() {
             return Ok(());
         }
-        let resources = Resources::new(self.context, &self.backup);
-        resources.show(operations).await;
-        let shown = resources.all().await?;
         let mut infos =
             bucket(store.get::<Vec<BackupVolumeInfo>>(&self.name).await)?.unwrap_or_default();
+        let resources = Resources::new(self.context, &self.backup);
+        resources.learn(&infos);
+        resources.show(operations).await;
+        let shown = resources.all().await?;
         let mut snapshots =
             if is_canceled { self.discard(snapshots, report).await } else { snapshots };
         snapshot::settle(operations, &mut snapshots, &mut infos);
+        csi::settle(operations, &mut infos);
         if is_canceled {
             snapshot::forget_discarded(&snapshots, &mut infos);
+            let left = self.discard_csi(&by_csi, report).await;
+            csi::forget_discarded(&left, &mut infos);
+        } else {
+            self.settle_csi(operations, report).await?;
         }
         let is_kept = |volume: &str| {
             !is_canceled || snapshots.iter().any(|one| one.spec.persistent_volume_name == volume)

@@ -4,6 +4,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use bowline_api::{Backup, BackupStatus};
+use bowline_engine::backup::csi::Follower;
 use bowline_engine::backup::request::Request;
 use bowline_engine::backup::{
     self, Fatal, Progress, Recovery, Taken, ThawError, finalize, replace,
@@ -90,6 +91,7 @@ impl Course<'_> {
         let mut taken = Taken::given_up(reason, recovered, self.timeout(), began);
         self.stop_operations(&mut taken.operations).await;
         tell_failed(&taken.operations, &taken.report);
+        self.discard_csi(&taken.csi_targets(), &taken.report).await;
         let status = finalize::status(&self.backup, &taken);
         self.close(store, status, &taken, true).await
     }
@@ -118,10 +120,12 @@ impl Course<'_> {
         match &taken.archive {
             _ if !is_there => {
                 self.stop_operations(&mut taken.operations).await;
+                let by_csi = taken.csi_targets();
                 if is_other {
                     self.discard(taken.snapshots, &taken.report).await;
+                    self.discard_csi(&by_csi, &taken.report).await;
                 } else {
-                    self.clean_up(&store, taken.snapshots).await;
+                    self.clean_up(&store, taken.snapshots, &by_csi).await;
                 }
                 return Ok(Then::Gone);
             }
@@ -129,6 +133,8 @@ impl Course<'_> {
             Err(_) => {
                 self.stop_operations(&mut taken.operations).await;
                 tell_failed(&taken.operations, &taken.report);
+                // Without an archive nothing says which claims they are of.
+                self.discard_csi(&taken.csi_targets(), &taken.report).await;
                 // Of a backup that has failed they are deleted with its record; one that was
                 // cancelled, or has no record, leaves none.
                 if is_other || matches!(taken.archive, Err(Fatal::Canceled)) {
@@ -148,10 +154,11 @@ impl Course<'_> {
     /// Who asks about the operations of the backup.
     pub(super) fn askers<'a>(&'a self, resources: &'a Resources<'a>) -> Askers<'a> {
         let actions = Actions::new(self.actions(), self.backup.clone());
-        Askers::new(actions, self.context, resources)
+        let follower = Follower::new(self.cluster(), self.name.as_str());
+        Askers::new(actions, follower, self.context, resources)
     }
 
-    fn cluster(&self) -> Arc<ApiServer> {
+    pub(super) fn cluster(&self) -> Arc<ApiServer> {
         let page_size = self.context.options.client_page_size;
         Arc::new(ApiServer::new(self.context.client.clone(), page_size))
     }
@@ -170,7 +177,7 @@ impl Course<'_> {
             cluster: self.cluster(),
             store,
             backup_item_actions: named(self.actions()),
-            item_block_actions: named(timed::item_block_actions(plugins, &context.metrics)),
+            item_block_actions: named(timed::item_block_actions(plugins, &context.calls)),
             snapshotters: Arc::clone(&context.snapshotters) as _,
             options: backup::Options {
                 connections: CONNECTIONS,
@@ -239,6 +246,7 @@ impl Course<'_> {
             }
             self.stop_operations(&mut taken.operations.clone()).await;
             self.discard(taken.snapshots.clone(), &taken.report).await;
+            self.discard_csi(&taken.csi_targets(), &taken.report).await;
             let reason = format!("cannot write the files of the backup: {}", one_line(&error));
             return Ok(Then::Over(Box::new(failed(&status, reason))));
         }
@@ -254,7 +262,7 @@ impl Course<'_> {
             return Ok(Then::Stage(Box::new(backup)));
         }
         self.stop_operations(&mut taken.operations.clone()).await;
-        self.clean_up(store, taken.snapshots.clone()).await;
+        self.clean_up(store, taken.snapshots.clone(), &taken.csi_targets()).await;
         Ok(Then::Gone)
     }
 

@@ -13,6 +13,7 @@ use bowline_api::volume_plugin::{VolumePluginOutcome, VolumePluginPhase, VolumeP
 use bowline_api::{
     Backup, VolumePluginBackup, VolumePluginBackupSpec, VolumePluginBackupStatus, label,
 };
+use bowline_engine::backup::csi;
 use bowline_engine::operation::{Asker, Kind, Operation, State};
 use bowline_engine::snapshotter::{
     Snapshotter, Snapshotters as _, hashed_object_name, object_name,
@@ -20,6 +21,7 @@ use bowline_engine::snapshotter::{
 use bowline_plugin::{
     BackupItemAction, Class, Code, Error, Progress, Result, SnapshotId, State as Told,
 };
+use bowline_store::file::BackupVolumeInfo;
 use futures::{FutureExt as _, StreamExt as _};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -35,6 +37,8 @@ use crate::story::one_line;
 
 /// How long a plugin's own resource may be silent before it says nothing any more.
 const SILENCE: Duration = Duration::from_mins(10);
+/// What the plugin of a CSI snapshot is called, before the name of its driver.
+const CSI_PLUGIN: &str = "velero.io/csi/";
 /// How many resources are written at a time.
 const AT_ONCE: usize = 16;
 
@@ -42,6 +46,7 @@ const AT_ONCE: usize = 16;
 /// on snapshots.
 pub(super) struct Askers<'a> {
     actions: Actions<dyn BackupItemAction, Backup>,
+    csi: csi::Follower,
     context: &'a Context,
     resources: &'a Resources<'a>,
     /// The snapshotters that were needed so far, by location.
@@ -51,10 +56,11 @@ pub(super) struct Askers<'a> {
 impl<'a> Askers<'a> {
     pub(super) fn new(
         actions: Actions<dyn BackupItemAction, Backup>,
+        csi: csi::Follower,
         context: &'a Context,
         resources: &'a Resources<'a>,
     ) -> Self {
-        Self { actions, context, resources, opened: Mutex::default() }
+        Self { actions, csi, context, resources, opened: Mutex::default() }
     }
 
     async fn snapshotter(&self, operation: &Operation) -> Result<(Snapshotter, SnapshotId)> {
@@ -81,6 +87,9 @@ impl<'a> Askers<'a> {
 #[async_trait]
 impl Asker for Askers<'_> {
     async fn progress(&self, operation: &Operation) -> Result<Progress> {
+        if csi::is_of_csi(operation) {
+            return self.csi.progress(operation).await;
+        }
         if !operation.kind.is_of_volume() {
             return self.actions.progress(operation).await;
         }
@@ -97,6 +106,9 @@ impl Asker for Askers<'_> {
     }
 
     async fn cancel(&self, operation: &Operation) -> Result<()> {
+        if csi::is_of_csi(operation) {
+            return self.csi.cancel(operation);
+        }
         if !operation.kind.is_of_volume() {
             return self.actions.cancel(operation).await;
         }
@@ -115,6 +127,15 @@ pub(super) struct Resources<'a> {
     context: &'a Context,
     backup: &'a Backup,
     known: Mutex<BTreeMap<Key, Known>>,
+    /// The snapshots of CSI drivers, by operation.
+    by_csi: Mutex<HashMap<String, ByCsi>>,
+}
+
+/// What is shown of the snapshot of a CSI driver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct ByCsi {
+    key: Key,
+    plugin: String,
 }
 
 /// A volume, and the id of its snapshot.
@@ -131,7 +152,43 @@ enum Known {
 
 impl<'a> Resources<'a> {
     pub(super) fn new(context: &'a Context, backup: &'a Backup) -> Self {
-        Self { context, backup, known: Mutex::default() }
+        Self { context, backup, known: Mutex::default(), by_csi: Mutex::default() }
+    }
+
+    /// Learns from the records of volumes which snapshots of CSI drivers there are. Without that they
+    /// are not shown.
+    pub(super) fn learn(&self, infos: &[BackupVolumeInfo]) {
+        let mut by_csi = self.by_csi.lock().unwrap_or_else(PoisonError::into_inner);
+        for info in infos {
+            let Some(csi) = &info.csi_snapshot_info else { continue };
+            // One that was not taken has nothing to show, and one without a volume no place.
+            if !csi.operation_id.is_empty() && !csi.snapshot_handle.is_empty() {
+                let key = (info.pv_name.clone(), csi.snapshot_handle.clone());
+                let plugin = format!("{CSI_PLUGIN}{}", csi.driver);
+                by_csi.insert(csi.operation_id.clone(), ByCsi { key, plugin });
+            }
+        }
+    }
+
+    /// What stands for the snapshot of an operation, and the plugin that takes it.
+    fn shown_as(&self, operation: &Operation) -> Option<ByCsi> {
+        if csi::is_of_csi(operation) {
+            let by_csi = self.by_csi.lock().unwrap_or_else(PoisonError::into_inner);
+            return by_csi.get(operation.id.as_str()).cloned();
+        }
+        let plugin = operation.plugin.to_string();
+        operation.kind.is_of_volume().then(|| ByCsi { key: key(operation), plugin })
+    }
+
+    /// The operations on each snapshot, in their order.
+    fn snapshots<'b>(&self, operations: &'b [Operation]) -> BTreeMap<Key, Vec<&'b Operation>> {
+        let mut snapshots: BTreeMap<Key, Vec<&'b Operation>> = BTreeMap::new();
+        for operation in operations {
+            if let Some(ByCsi { key, .. }) = self.shown_as(operation) {
+                snapshots.entry(key).or_default().push(operation);
+            }
+        }
+        snapshots
     }
 
     fn api(&self) -> Api<VolumePluginBackup> {
@@ -141,7 +198,7 @@ impl<'a> Resources<'a> {
     /// Shows how snapshots go. What cannot be shown is told in the log, and is no failure.
     pub(super) async fn show(&self, operations: &[Operation]) {
         let mut each = Vec::new();
-        for (key, of) in snapshots(operations) {
+        for (key, of) in self.snapshots(operations) {
             each.push(self.show_or_tell(key, of).boxed());
         }
         futures::stream::iter(each).buffer_unordered(AT_ONCE).collect::<()>().await;
@@ -263,7 +320,7 @@ impl<'a> Resources<'a> {
             spec: VolumePluginBackupSpec {
                 volume: volume.to_owned(),
                 backup,
-                plugin: of.plugin.to_string(),
+                plugin: self.shown_as(of).map(|shown| shown.plugin).unwrap_or_default(),
                 ..VolumePluginBackupSpec::default()
             },
             status: Some(VolumePluginBackupStatus {
@@ -330,15 +387,6 @@ fn key(operation: &Operation) -> Key {
     (operation.item.name.clone(), operation.id.to_string())
 }
 
-/// The operations on each snapshot, in their order.
-fn snapshots(operations: &[Operation]) -> BTreeMap<Key, Vec<&Operation>> {
-    let mut snapshots: BTreeMap<Key, Vec<&Operation>> = BTreeMap::new();
-    for operation in operations.iter().filter(|operation| operation.kind.is_of_volume()) {
-        snapshots.entry(key(operation)).or_default().push(operation);
-    }
-    snapshots
-}
-
 /// Whether somebody but us has written the status of a resource.
 fn has_other_writer(resource: &VolumePluginBackup) -> bool {
     resource.managed_fields().iter().any(|entry| {
@@ -395,11 +443,15 @@ fn status(
         None => VolumePluginPhase::Completed,
     };
     // The upload tells more than the creation, once it tells anything.
-    let in_bytes = of.iter().rev().map(|operation| &operation.progress).find(|progress| {
+    let in_bytes = of.iter().rev().find(|Operation { progress, .. }| {
         progress.units.eq_ignore_ascii_case("bytes") && (progress.done > 0 || progress.total > 0)
     });
-    let (mut bytes_done, total_bytes) =
-        in_bytes.map_or((0, 0), |progress| (progress.done.max(0), progress.total.max(0)));
+    let (mut bytes_done, total_bytes) = in_bytes
+        .map_or((0, 0), |Operation { progress, .. }| (progress.done.max(0), progress.total.max(0)));
+    // A snapshot that is complete says how much there is to upload, and that nothing of it is.
+    if !has_ended && in_bytes.is_some_and(|operation| operation.state.is_terminal()) {
+        bytes_done = 0;
+    }
     // What a plugin tells last may be from shortly before the end.
     if phase == VolumePluginPhase::Completed && total_bytes > 0 {
         bytes_done = total_bytes;

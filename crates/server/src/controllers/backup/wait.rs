@@ -29,6 +29,7 @@ impl Course<'_> {
         self.recall_log(&store).await?;
         let board = Arc::new(Board::new(operations));
         let resources = Resources::new(self.context, &self.backup);
+        resources.learn(&self.csi_infos(&store, &board.operations()).await?);
         resources.show(&board.operations()).await;
         let asker = self.askers(&resources);
         let freezes = freezes.freeze_windows;

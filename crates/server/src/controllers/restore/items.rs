@@ -13,7 +13,7 @@ use jiff::Timestamp;
 
 use super::volumes::Witness;
 use super::{Course, Then, WorkError, canceled_status, failed};
-use crate::controllers::operations::{Actions, Followed, Nobody, follow, tell_failed};
+use crate::controllers::operations::{Followed, Nobody, follow, tell_failed};
 use crate::controllers::run::{Items, named, patiently, show_progress, until_over};
 use crate::story::one_line;
 
@@ -130,11 +130,11 @@ impl Course<'_> {
             return;
         }
         let board = Arc::new(Board::new(std::mem::take(operations)));
-        let actions = Actions::new(self.actions(), self.restore.clone());
+        let askers = self.askers(&board.operations()).await;
         let canceled = self.cancel.child_token();
         canceled.cancel();
         let uid = self.uid.as_str();
-        let followed = follow(self.context, uid, &board, &actions, &canceled, &Nobody).await;
+        let followed = follow(self.context, uid, &board, &askers, &canceled, &Nobody).await;
         if followed == Followed::Stopped {
             tracing::warn!("operations may go on, because the server ends");
         }

@@ -81,7 +81,7 @@ impl Witness {
         let spec = VolumePluginRestoreSpec {
             snapshot_id: making.snapshot.to_string(),
             backup: self.backup.clone(),
-            plugin: making.plugin.to_string(),
+            plugin: making.plugin.clone(),
             ..VolumePluginRestoreSpec::default()
         };
         let mut resource = VolumePluginRestore::new(name, spec);
@@ -353,7 +353,7 @@ fn is_about(found: &VolumePluginRestore, backup: &str, making: &Making, volume: 
     let told = found.status.as_ref().map(|status| status.volume_id.as_str()).unwrap_or_default();
     snapshot_id == making.snapshot.as_str()
         && of == backup
-        && Name::of_provider(plugin).is_ok_and(|plugin| plugin == making.plugin)
+        && Name::of_provider(plugin).is_ok_and(|plugin| plugin.as_str() == making.plugin)
         && [volume.as_str(), &making.target].contains(&told)
 }
 

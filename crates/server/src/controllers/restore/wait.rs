@@ -15,8 +15,9 @@ use bowline_store::file::{RestoreOperation, Results};
 use futures::stream;
 use jiff::Timestamp;
 
+use super::csi::{Askers, Showing};
 use super::{Course, Then, WorkError, canceled_status};
-use crate::controllers::operations::{Actions, Audience, Followed, follow, tell_failed};
+use crate::controllers::operations::{Audience, Followed, follow, tell_failed};
 use crate::controllers::run::patiently;
 use crate::events::{Milestone, passed};
 use crate::story::one_line;
@@ -27,11 +28,19 @@ impl Course<'_> {
         let (operations, report) = self.operations().await?;
         self.recall_log().await?;
         let board = Arc::new(Board::new(operations));
-        let actions = Actions::new(self.actions(), self.restore.clone());
+        let askers = self.askers(&board.operations()).await;
+        let showing = self.showing(&board.operations()).await;
+        showing.show(&board.operations(), &askers).await;
         let count = board.counts().attempted;
         self.tell(Milestone::OperationsStarted { count }).await;
         let uid = self.uid.as_str();
-        match follow(self.context, uid, &board, &actions, &self.cancel, &Waiting(self)).await {
+        let waiting = Waiting { course: self, askers: &askers, showing: &showing };
+        let followed = tokio::select! {
+            followed = follow(self.context, uid, &board, &askers, &self.cancel, &waiting) => followed,
+            () = askers.run() => Followed::Stopped,
+        };
+        showing.show(&board.operations(), &askers).await;
+        match followed {
             Followed::Stopped => return Ok(Then::Left),
             Followed::Gone => return Ok(Then::Gone),
             Followed::Over => {}
@@ -47,6 +56,14 @@ impl Course<'_> {
     /// Ends a restore whose operations have ended.
     pub(super) async fn finish(&self) -> Result<Then, WorkError> {
         self.recall_log().await?;
+        let status = if self.cancel.is_cancelled() {
+            self.status()
+        } else {
+            let Some(status) = Box::pin(self.settle_volumes()).await? else {
+                return Ok(Then::Left);
+            };
+            status
+        };
         let log = self.log.snapshot();
         let put = || {
             let log = Box::pin(stream::iter([Ok(log.clone())]));
@@ -55,7 +72,6 @@ impl Course<'_> {
         if let Err(error) = patiently(put).await {
             tracing::warn!("the end of the log cannot be written: {}", one_line(&error));
         }
-        let status = self.status();
         Ok(Then::Over(Box::new(if self.cancel.is_cancelled() {
             canceled_status(&status)
         } else {
@@ -64,7 +80,7 @@ impl Course<'_> {
     }
 
     /// The operations of the restore, as the bucket knows them.
-    async fn operations(&self) -> Result<(Vec<Operation>, Report), WorkError> {
+    pub(super) async fn operations(&self) -> Result<(Vec<Operation>, Report), WorkError> {
         let report = Report::default();
         let read = self.store.get_of_restore::<Vec<RestoreOperation>>(&self.name).await;
         let records = match read {
@@ -130,12 +146,16 @@ impl Course<'_> {
 }
 
 /// Shows how the operations of a restore go.
-struct Waiting<'a>(&'a Course<'a>);
+struct Waiting<'a> {
+    course: &'a Course<'a>,
+    askers: &'a Askers,
+    showing: &'a Showing,
+}
 
 #[async_trait]
 impl Audience for Waiting<'_> {
     async fn keep(&self, operations: &[Operation]) -> bool {
-        let kept = self.0.keep(operations).await;
+        let kept = self.course.keep(operations).await;
         if let Err(error) = &kept {
             tracing::warn!("operations cannot be written: {}", one_line(error));
         }
@@ -145,18 +165,22 @@ impl Audience for Waiting<'_> {
 
     async fn show(&self, operations: &[Operation]) -> bool {
         let counts = Counts::of(operations);
-        let mut status = self.0.status();
+        let mut status = self.course.status();
         finalize::counted(&mut status, counts);
         if counts.failed > 0 {
             status.phase = Some(phase::of_restore(Stage::Waiting, true));
         }
         let (ended, total) = (counts.completed + counts.failed, counts.attempted);
-        let told = self.0.told.load(Ordering::Relaxed);
+        let told = self.course.told.load(Ordering::Relaxed);
         if let Some(percent) = passed(told, ended as u64, total as u64) {
-            self.0.told.store(percent, Ordering::Relaxed);
-            self.0.tell(Milestone::OperationsProgress { ended, total }).await;
+            self.course.told.store(percent, Ordering::Relaxed);
+            self.course.tell(Milestone::OperationsProgress { ended, total }).await;
         }
         // One that cannot be shown now is shown with the next change.
-        !matches!(self.0.show(&status).await, Ok(None))
+        !matches!(self.course.show(&status).await, Ok(None))
+    }
+
+    async fn progress(&self, operations: &[Operation]) {
+        self.showing.show(operations, self.askers).await;
     }
 }

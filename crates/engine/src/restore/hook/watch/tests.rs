@@ -9,7 +9,7 @@ use futures::stream::BoxStream;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::cluster::{self, Discovery, Door, Executed, Fake, Query};
+use crate::cluster::{self, Change, Discovery, Door, Executed, Fake, Query};
 
 /// A cluster in which commands take their time, as many seconds as their last word says, and that
 /// cannot be reached at first.
@@ -66,6 +66,24 @@ impl Cluster for Slow {
         patch: &Value,
     ) -> cluster::Result<Object> {
         self.fake.patch(of, namespace, name, door, patch).await
+    }
+
+    async fn delete(
+        &self,
+        of: &Arc<Resource>,
+        namespace: &str,
+        name: &str,
+        uid: Option<&str>,
+    ) -> cluster::Result<()> {
+        self.fake.delete(of, namespace, name, uid).await
+    }
+
+    fn watch(
+        &self,
+        of: &Arc<Resource>,
+        query: Query,
+    ) -> BoxStream<'static, cluster::Result<Change>> {
+        self.fake.watch(of, query)
     }
 
     async fn exec(&self, exec: &Exec) -> cluster::Result<Executed> {

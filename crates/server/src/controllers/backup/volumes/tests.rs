@@ -46,9 +46,11 @@ fn the_phase_of_a_snapshot_follows_from_both_of_its_operations() {
 fn bytes_are_those_of_the_upload_and_never_nonsense() {
     let creation = operation(Kind::SnapshotCreation, State::Completed, 5, 5);
     for ((done, total), state, expected) in [
-        ((0, 0), State::InProgress, (5, 5)),
+        ((0, 0), State::New, (0, 5)),
+        ((0, 0), State::InProgress, (0, 5)),
+        ((0, 0), State::Completed, (5, 5)),
         ((30, 90), State::InProgress, (30, 90)),
-        ((-3, -1), State::InProgress, (5, 5)),
+        ((-3, -1), State::InProgress, (0, 5)),
         ((95, 90), State::InProgress, (95, 90)),
         ((30, 90), State::Completed, (90, 90)),
         ((30, 90), State::Failed("no".into()), (30, 90)),

@@ -1,0 +1,216 @@
+//! The item actions for CSI, under the names that Velero's have.
+//!
+//! | name | sees | does |
+//! |---|---|---|
+//! | `velero.io/csi-pvc-backupper` | claims | says which VolumeSnapshot a claim has, and adds that |
+//! | `velero.io/csi-volumesnapshot-backupper` | VolumeSnapshots | says what a restore must know; adds content and class; begins the operation that waits until it can be used |
+//! | `velero.io/csi-volumesnapshotcontent-backupper` | contents | adds the Secret that deletes the snapshot |
+//! | `velero.io/csi-volumesnapshotclass-backupper` | classes | adds the Secret that lists snapshots |
+//!
+//! The snapshots are there when these come to it: they are taken for a whole block, between its hooks. So
+//! the actions look up what came of that, and ask nobody.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bowline_api::{Backup, BackupPhase, annotation, label};
+use bowline_plugin::{
+    BackupItemAction, BackupOutput, Code, Encoded, Error, InvalidItem, Item, OperationId,
+    ResourceIdentifier, ResourceSelector, Result,
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::object::{self, CLASSES, CONTENTS, Metadata, SNAPSHOTS, Snapshot};
+use super::{Record, Taken};
+use crate::action::Named;
+use crate::backup::policy;
+
+/// The name of the action that begins the operations.
+pub const BACKUPPER: &str = "velero.io/csi-volumesnapshot-backupper";
+
+/// The actions, given what came of the snapshots of the run.
+pub(in crate::backup) fn built_in(taken: &Arc<Taken>) -> Vec<Named<dyn BackupItemAction>> {
+    let taken = |sees| Arc::new(Action { sees, taken: Arc::clone(taken) });
+    [
+        ("velero.io/csi-pvc-backupper", taken(Sees::Claims)),
+        (BACKUPPER, taken(Sees::Snapshots)),
+        ("velero.io/csi-volumesnapshotcontent-backupper", taken(Sees::Contents)),
+        ("velero.io/csi-volumesnapshotclass-backupper", taken(Sees::Classes)),
+    ]
+    .into_iter()
+    // None is lost: that these names are valid is tested.
+    .filter_map(|(name, action)| Some(Named::new(name.parse().ok()?, action as _)))
+    .collect()
+}
+
+struct Action {
+    sees: Sees,
+    taken: Arc<Taken>,
+}
+
+#[derive(Clone, Copy)]
+enum Sees {
+    Claims,
+    Snapshots,
+    Contents,
+    Classes,
+}
+
+#[async_trait]
+impl BackupItemAction for Action {
+    async fn applies_to(&self) -> Result<ResourceSelector> {
+        let plural = match self.sees {
+            Sees::Claims => "persistentvolumeclaims".to_owned(),
+            Sees::Snapshots => object::resource(SNAPSHOTS).to_string(),
+            Sees::Contents => object::resource(CONTENTS).to_string(),
+            Sees::Classes => object::resource(CLASSES).to_string(),
+        };
+        Ok(ResourceSelector::resources([plural.as_str()]))
+    }
+
+    async fn execute(&self, item: &Item, backup: &Encoded<Backup>) -> Result<BackupOutput> {
+        let phase = backup.status.as_ref().and_then(|status| status.phase.as_ref());
+        let is_finalizing =
+            matches!(phase, Some(BackupPhase::Finalizing | BackupPhase::FinalizingPartiallyFailed));
+        let done = match self.sees {
+            Sees::Claims | Sees::Contents if is_finalizing => Ok(BackupOutput::unchanged(item)),
+            Sees::Claims => self.claim(item, backup),
+            Sees::Snapshots if is_finalizing => stored_again(item),
+            Sees::Snapshots => self.snapshot(item),
+            Sees::Contents => with_secret(
+                item,
+                annotation::SNAPSHOTTER_SECRET_NAME,
+                annotation::SNAPSHOTTER_SECRET_NAMESPACE,
+            ),
+            Sees::Classes => with_secret(
+                item,
+                annotation::SNAPSHOTTER_LIST_SECRET_NAME,
+                annotation::SNAPSHOTTER_LIST_SECRET_NAMESPACE,
+            ),
+        };
+        done.map_err(|error| Error::new(Code::Internal, format!("it cannot be read: {error}")))
+    }
+}
+
+#[derive(Deserialize)]
+struct Envelope {
+    #[serde(default)]
+    metadata: Metadata,
+}
+
+impl Action {
+    fn claim(
+        &self,
+        item: &Item,
+        backup: &Encoded<Backup>,
+    ) -> std::result::Result<BackupOutput, InvalidItem> {
+        let mut output = BackupOutput::unchanged(item);
+        let Metadata { namespace, name, .. } = item.parse::<Envelope>()?.metadata;
+        let Some(record) = self.taken.of_claim(&namespace, &name) else { return Ok(output) };
+        let backup = backup.metadata.name.as_deref().unwrap_or_default();
+        let mut claim: Value = item.parse()?;
+        // That of a group is longer than a label can be; the annotation is what counts.
+        put(&mut claim, "labels", label::VOLUME_SNAPSHOT_NAME, &label::value(&record.name));
+        put(&mut claim, "labels", label::BACKUP_NAME, &label::value(backup));
+        put(&mut claim, "annotations", label::VOLUME_SNAPSHOT_NAME, &record.name);
+        put(&mut claim, "annotations", annotation::MUST_INCLUDE_ON_BACKUP, "true");
+        raise_request(&mut claim, record.restore_size);
+        output.item = Item::from_object(&claim)?;
+        output.additional_items = vec![object::id(SNAPSHOTS, &record.namespace, &record.name)];
+        Ok(output)
+    }
+
+    fn snapshot(&self, item: &Item) -> std::result::Result<BackupOutput, InvalidItem> {
+        let mut output = BackupOutput::unchanged(item);
+        let Metadata { namespace, name, .. } = item.parse::<Envelope>()?.metadata;
+        // One that somebody else has made is stored as it is, and left alone. Velero would delete it.
+        let Some(record) = self.taken.of_snapshot(&namespace, &name) else { return Ok(output) };
+        let mut snapshot: Value = item.parse()?;
+        for (key, value) in object::annotations(&record) {
+            put(&mut snapshot, "annotations", &key, &value);
+        }
+        put(&mut snapshot, "annotations", annotation::MUST_INCLUDE_ON_BACKUP, "true");
+        let Record { class, content, operation, .. } = record;
+        output.item = Item::from_object(&snapshot)?;
+        let content = object::id(CONTENTS, "", &content);
+        if !class.is_empty() {
+            output.additional_items.push(object::id(CLASSES, "", &class));
+        }
+        output.additional_items.push(content.clone());
+        output.operation = OperationId::new(&operation);
+        output.post_operation_items = vec![object::id(SNAPSHOTS, &namespace, &name), content];
+        Ok(output)
+    }
+}
+
+/// A VolumeSnapshot as it is when its operation has ended. One that lacks what a restore must know is not
+/// stored in the place of one that has it.
+fn stored_again(item: &Item) -> std::result::Result<BackupOutput, InvalidItem> {
+    let mut output = BackupOutput::unchanged(item);
+    let annotations = Snapshot::read(item)?.metadata.annotations.unwrap_or_default();
+    if !annotations.contains_key(annotation::VOLUME_SNAPSHOT_HANDLE) {
+        let mut snapshot: Value = item.parse()?;
+        put(&mut snapshot, "annotations", annotation::SKIP_FROM_BACKUP, "true");
+        output.item = Item::from_object(&snapshot)?;
+    }
+    Ok(output)
+}
+
+/// An object with the Secret that its annotations name.
+fn with_secret(
+    item: &Item,
+    name: &str,
+    namespace: &str,
+) -> std::result::Result<BackupOutput, InvalidItem> {
+    let mut output = BackupOutput::unchanged(item);
+    let annotations = item.parse::<Envelope>()?.metadata.annotations.unwrap_or_default();
+    let (Some(name), Some(namespace)) = (annotations.get(name), annotations.get(namespace)) else {
+        return Ok(output);
+    };
+    output.additional_items.push(ResourceIdentifier {
+        group: String::new(),
+        resource: "secrets".to_owned(),
+        namespace: namespace.clone(),
+        name: name.clone(),
+    });
+    let mut object: Value = item.parse()?;
+    put(&mut object, "annotations", annotation::MUST_INCLUDE_ON_BACKUP, "true");
+    output.item = Item::from_object(&object)?;
+    Ok(output)
+}
+
+/// Puts an entry into a map of the metadata, which may not be there.
+fn put(object: &mut Value, map: &str, key: &str, value: &str) {
+    let entries = &mut object["metadata"][map];
+    if !entries.is_object() {
+        *entries = json!({});
+    }
+    entries[key] = value.into();
+}
+
+/// A driver may have made a larger volume than was asked for. A new one for its snapshot must be as large.
+fn raise_request(claim: &mut Value, restore_size: Option<i64>) {
+    let Some(size) = restore_size else { return };
+    let asked = claim.pointer("/spec/resources/requests/storage").and_then(Value::as_str);
+    let is_enough = asked
+        .and_then(|asked| policy::quantity::bytes(asked).ok())
+        .is_some_and(|asked| asked >= u64::try_from(size).unwrap_or_default());
+    if is_enough {
+        return;
+    }
+    for path in ["/spec/resources", "/spec/resources/requests"] {
+        let (parent, key) = path.rsplit_once('/').unwrap_or_default();
+        if let Some(parent) = claim.pointer_mut(parent)
+            && !parent[key].is_object()
+        {
+            parent[key] = json!({});
+        }
+    }
+    if let Some(requests) = claim.pointer_mut("/spec/resources/requests") {
+        requests["storage"] = object::quantity(size).into();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,248 @@
+//! The operations on CSI snapshots: whether they can be used.
+//!
+//! One watch of the contents of a backup answers for all of them. A poll that has nothing to tell waits for
+//! a change for a while, so that the end of an operation is known when it comes.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bowline_api::label;
+use bowline_plugin::{Code, Error, Progress, Result, State};
+use futures::StreamExt as _;
+use jiff::Timestamp;
+use tokio::sync::{OnceCell, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::object::{CONTENTS, Content, resource};
+use super::sight::GRACE;
+use crate::cluster::{self, Change, Cluster, Query};
+use crate::operation::Operation;
+use crate::resource::Resource;
+
+/// How long a poll waits for a change.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the watch may take to begin.
+const BEGIN: Duration = Duration::from_secs(10);
+/// The pause before the watch is opened again that was refused.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Answers how the operations on the CSI snapshots of a backup go.
+pub struct Follower {
+    cluster: Arc<dyn Cluster>,
+    selector: String,
+    shared: Arc<Shared>,
+    opened: OnceCell<Opened>,
+}
+
+struct Opened {
+    contents: Arc<Resource>,
+    _watch: JoinSet<()>,
+}
+
+#[derive(Default)]
+struct Shared {
+    inner: Mutex<Inner>,
+    changes: watch::Sender<u64>,
+}
+
+#[derive(Default)]
+struct Inner {
+    has_begun: bool,
+    contents: HashMap<String, View>,
+    canceled: HashSet<String>,
+}
+
+/// A content, and since when it has an error.
+#[derive(Clone, Debug)]
+struct View {
+    content: Content,
+    errs_since: Option<Instant>,
+}
+
+impl Follower {
+    /// Follows the snapshots of a backup. Nothing is asked before the first question.
+    pub fn new(cluster: Arc<dyn Cluster>, backup: &str) -> Self {
+        let selector = format!("{}={}", label::BACKUP_NAME, label::value(backup));
+        Self { cluster, selector, shared: Arc::default(), opened: OnceCell::new() }
+    }
+
+    /// How an operation goes.
+    pub async fn progress(&self, operation: &Operation) -> Result<Progress> {
+        let items = &operation.post_operation_items;
+        let content = items.iter().find(|item| item.resource == CONTENTS);
+        let name = content.map(|content| content.name.as_str()).ok_or_else(|| {
+            Error::new(
+                Code::InvalidArgument,
+                "it does not say which VolumeSnapshotContent it is of",
+            )
+        })?;
+        let opened = self.opened.get_or_try_init(|| self.open()).await?;
+        let mut changes = self.shared.changes.subscribe();
+        let begun = changes.wait_for(|_| self.shared.lock().has_begun);
+        // Without it the content is read one by one.
+        let _ = timeout(BEGIN, begun).await;
+        let first = self.look(opened, name, operation).await?;
+        if first.state != State::Running {
+            return Ok(first);
+        }
+        let before = self.shared.seen(name);
+        let is_new = |_: &u64| {
+            let is_canceled = self.shared.lock().canceled.contains(operation.id.as_str());
+            is_canceled || self.shared.seen(name) != before
+        };
+        let _ = timeout(PATIENCE, changes.wait_for(is_new)).await;
+        self.look(opened, name, operation).await
+    }
+
+    /// Asks for an operation to be stopped. A driver cannot be: the operation ends, and the snapshot is
+    /// deleted with the backup.
+    pub fn cancel(&self, operation: &Operation) -> Result<()> {
+        self.shared.lock().canceled.insert(operation.id.to_string());
+        self.shared.tell();
+        Err(Error::new(Code::Unimplemented, "a CSI driver cannot be told to stop"))
+    }
+
+    async fn open(&self) -> Result<Opened> {
+        let unreachable = |error: cluster::Error| Error::new(Code::Unavailable, error.to_string());
+        let discovery = self.cluster.discover().await.map_err(unreachable)?;
+        let resources = crate::backup::discover::resources(&discovery);
+        let contents = resources.find(&resource(CONTENTS)).cloned().ok_or_else(|| {
+            Error::new(Code::NotFound, "the cluster does not serve VolumeSnapshotContents any more")
+        })?;
+        let query = Query { label_selector: self.selector.clone(), ..Query::default() };
+        let mut watch = JoinSet::new();
+        let (cluster, shared) = (Arc::clone(&self.cluster), Arc::clone(&self.shared));
+        let of = Arc::clone(&contents);
+        watch.spawn(async move { shared.follow(&*cluster, &of, query).await });
+        Ok(Opened { contents, _watch: watch })
+    }
+
+    async fn look(&self, opened: &Opened, name: &str, operation: &Operation) -> Result<Progress> {
+        let (known, is_canceled) = {
+            let inner = self.shared.lock();
+            let is_canceled = inner.canceled.contains(operation.id.as_str());
+            (inner.contents.get(name).cloned(), is_canceled)
+        };
+        let view = match known {
+            Some(view) => view,
+            None => self.read(opened, name).await?,
+        };
+        Ok(judge(&view, is_canceled, operation.created, Instant::now(), Timestamp::now()))
+    }
+
+    /// Reads a content that the watch does not know.
+    async fn read(&self, opened: &Opened, name: &str) -> Result<View> {
+        let found = self.cluster.get(&opened.contents, "", name).await;
+        let found = found.map_err(|error| Error::new(Code::Unavailable, error.to_string()))?;
+        let content =
+            found.and_then(|object| Content::read(&object.item).ok()).ok_or_else(|| {
+                let text = format!(
+                    "the VolumeSnapshotContent {name} is gone, and its snapshot may be gone with it"
+                );
+                Error::new(Code::NotFound, text)
+            })?;
+        Ok(View::new(content, None, Instant::now()))
+    }
+}
+
+impl View {
+    fn new(content: Content, before: Option<Instant>, now: Instant) -> Self {
+        let errs_since = content.error().map(|_| before.unwrap_or(now));
+        Self { content, errs_since }
+    }
+}
+
+/// How an operation goes, given its content.
+fn judge(
+    view: &View,
+    is_canceled: bool,
+    begun: Timestamp,
+    now: Instant,
+    time: Timestamp,
+) -> Progress {
+    let View { content, errs_since } = view;
+    let error = content.error();
+    let name = &content.metadata.name;
+    let (state, description) = match (&error, errs_since) {
+        _ if content.is_ready() => (State::Succeeded, String::new()),
+        _ if is_canceled => {
+            let text = "its driver cannot be told to stop; the snapshot is not kept".to_owned();
+            (State::Failed(text), String::new())
+        }
+        (Some(error), Some(since)) if now >= *since + GRACE => {
+            (State::Failed(error.clone()), String::new())
+        }
+        (Some(error), _) => (
+            State::Running,
+            format!("the VolumeSnapshotContent {name} is not ready to use: {error}"),
+        ),
+        (None, _) => {
+            (State::Running, format!("the VolumeSnapshotContent {name} is not ready to use yet"))
+        }
+    };
+    let total = content.restore_size().unwrap_or_default().max(0);
+    let done = if state == State::Succeeded { total } else { 0 };
+    let (started, updated) = (Some(begun), Some(time));
+    Progress { state, done, total, units: "Bytes".to_owned(), description, started, updated }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell(&self) {
+        self.changes.send_modify(|count| *count = count.wrapping_add(1));
+    }
+
+    fn seen(&self, name: &str) -> Option<Content> {
+        self.lock().contents.get(name).map(|view| view.content.clone())
+    }
+
+    async fn follow(&self, cluster: &dyn Cluster, contents: &Arc<Resource>, query: Query) {
+        loop {
+            let mut heard = cluster.watch(contents, query.clone());
+            while let Some(change) = heard.next().await {
+                match change {
+                    Ok(change) => self.take(change),
+                    Err(cluster::Error::Object(_)) => {}
+                    Err(error) => {
+                        tracing::warn!("VolumeSnapshotContents cannot be followed: {error}");
+                        // What is known may be old.
+                        let mut inner = self.lock();
+                        inner.contents.clear();
+                        inner.has_begun = true;
+                    }
+                }
+                self.tell();
+            }
+            sleep(PAUSE).await;
+        }
+    }
+
+    fn take(&self, change: Change) {
+        let mut inner = self.lock();
+        match change {
+            // What is there is told again; what is not told may be gone, and is then asked for.
+            Change::Began => {
+                inner.has_begun = true;
+                inner.contents.clear();
+            }
+            Change::There(object) => {
+                if let Ok(content) = Content::read(&object.item) {
+                    let before = inner.contents.get(&object.name).and_then(|view| view.errs_since);
+                    let view = View::new(content, before, Instant::now());
+                    inner.contents.insert(object.name, view);
+                }
+            }
+            Change::Gone(object) => {
+                inner.contents.remove(&object.name);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,372 @@
+//! Claims that share a label are snapshotted together, by one VolumeGroupSnapshot.
+//!
+//! The driver takes all snapshots of the group at once, and the snapshot controller makes a VolumeSnapshot
+//! with its content for each. The group stays until the end of the backup: only through it can its
+//! snapshots be deleted at the driver, all or none.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bowline_api::{annotation, label};
+use bowline_plugin::Item;
+use futures::TryStreamExt as _;
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use super::Api;
+use super::class::Class;
+use super::object::{Content, Snapshot};
+use super::plan::{Plan, Planned};
+use super::sight::GRACE;
+use super::take::Failure;
+use crate::backup::{Context, snapshot};
+use crate::cluster::watch::{self, Waited};
+use crate::cluster::{self, Query};
+use crate::item::Object;
+use crate::point::{self, Point};
+use crate::resource::{GroupResource, Resource, Resources};
+use crate::snapshotter::hashed_object_name;
+
+/// The API group of VolumeGroupSnapshots.
+const GROUP: &str = "groupsnapshot.storage.k8s.io";
+/// How long the controller may take to make the VolumeSnapshots of a group that its driver has taken.
+const MEMBERS: Duration = Duration::from_mins(1);
+/// The pause between two looks for them; it doubles up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// The resources of the group snapshot API, in the version that the cluster prefers.
+pub(super) struct Kinds {
+    pub(super) groups: Arc<Resource>,
+    pub(super) contents: Arc<Resource>,
+    classes: Arc<Resource>,
+}
+
+impl Kinds {
+    /// None if they are not served.
+    pub(super) fn of(resources: &Resources) -> Option<Self> {
+        let find = |plural| resources.find(&GroupResource::new(GROUP, plural)).cloned();
+        Some(Self {
+            groups: find("volumegroupsnapshots")?,
+            contents: find("volumegroupsnapshotcontents")?,
+            classes: find("volumegroupsnapshotclasses")?,
+        })
+    }
+}
+
+/// A VolumeGroupSnapshot that is to be made.
+#[derive(Clone)]
+pub(super) struct Group {
+    pub(super) namespace: String,
+    pub(super) name: String,
+    item: Item,
+}
+
+/// One that was made, and that its driver has taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Made {
+    pub(super) namespace: String,
+    pub(super) name: String,
+    uid: String,
+}
+
+/// What makes claims a group: namespace, value of the label, driver.
+type Key = (String, String, String);
+
+/// Puts claims that belong together into groups. Where that cannot be, they stay as they are, and that is
+/// told.
+pub(super) async fn plan(context: &Context, planned: &mut [Planned]) {
+    let mut keys: BTreeMap<Key, Vec<usize>> = BTreeMap::new();
+    for (place, one) in planned.iter().enumerate() {
+        if let (Plan::Ready(_), Some(value)) = (&one.plan, &one.group) {
+            let record = &one.record;
+            let key = (record.namespace.clone(), value.clone(), record.driver.clone());
+            keys.entry(key).or_default().push(place);
+        }
+    }
+    if keys.is_empty() {
+        return;
+    }
+    let kinds = Kinds::of(&context.resources);
+    for (key, places) in keys {
+        let group = match &kinds {
+            Some(kinds) => group(context, kinds, &key, &planned[places[0]]).await,
+            None => Err(format!("the cluster does not serve {GROUP}")),
+        };
+        for place in places {
+            match &group {
+                Ok(group) => planned[place].plan = Plan::Grouped(group.clone()),
+                Err(reason) => planned[place].warnings.push(format!(
+                    "it is snapshotted at the same time as the others of its volume group, but not by \
+                     one VolumeGroupSnapshot: {reason}"
+                )),
+            }
+        }
+    }
+}
+
+async fn group(
+    context: &Context,
+    kinds: &Kinds,
+    (namespace, value, driver): &Key,
+    first: &Planned,
+) -> Result<Group, String> {
+    let listed = context.cluster.list(&kinds.classes, Query::default());
+    let listed: Result<Vec<Object>, cluster::Error> = listed.try_collect().await;
+    let listed = listed.map_err(|error| format!("its classes cannot be listed: {error}"))?;
+    let classes: Vec<Class> =
+        listed.iter().filter_map(|object| Class::read(object.item.json()).ok()).collect();
+    let of_backup = context.request.backup.metadata.annotations.clone().unwrap_or_default();
+    let class = choose(driver, &first.annotations, &of_backup, &classes)?;
+    let request = snapshot::request_id(context, &format!("{namespace}/{value}/{driver}"));
+    let name = hashed_object_name(&format!("velero-{value}"), &request);
+    let label_key = context.request.volume_group_label_key.as_str();
+    let backup = label::value(context.request.name.as_str());
+    let item = Item::from_object(&json!({
+        "apiVersion": kinds.groups.api_version(),
+        "kind": kinds.groups.kind,
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "labels": {
+                label::BACKUP_NAME: backup,
+                label::BACKUP_UID: context.request.uid.as_str(),
+                label_key: value,
+            },
+        },
+        "spec": {
+            "volumeGroupSnapshotClassName": class,
+            "source": { "selector": { "matchLabels": { label_key: value } } },
+        },
+    }));
+    let item = item.map_err(|error| error.to_string())?;
+    Ok(Group { namespace: namespace.clone(), name, item })
+}
+
+/// Chooses the class of a group, by Velero's rules: what the claim names, what the Backup names for the
+/// driver, or the one that is labelled. The only one of the driver needs no label.
+fn choose(
+    driver: &str,
+    claim: &BTreeMap<String, String>,
+    backup: &BTreeMap<String, String>,
+    classes: &[Class],
+) -> Result<String, String> {
+    let of_backup = format!("{}{driver}", annotation::VOLUME_GROUP_SNAPSHOT_CLASS_PREFIX);
+    let named =
+        claim.get(annotation::VOLUME_GROUP_SNAPSHOT_CLASS).or_else(|| backup.get(&of_backup));
+    let mut of_driver = classes.iter().filter(|class| class.driver == driver);
+    if let Some(name) = named.filter(|name| !name.is_empty()) {
+        let found = of_driver.find(|class| class.name == *name);
+        return found.map(|class| class.name.clone()).ok_or_else(|| {
+            format!("there is no VolumeGroupSnapshotClass {name} for the driver {driver}")
+        });
+    }
+    let of_driver: Vec<&Class> = of_driver.collect();
+    let is_labelled = |class: &&&Class| {
+        class.labels.get(label::VOLUME_GROUP_SNAPSHOT_CLASS).is_some_and(|value| value == "true")
+    };
+    let labelled: Vec<&&Class> = of_driver.iter().filter(is_labelled).collect();
+    match (labelled.as_slice(), of_driver.as_slice()) {
+        ([class], _) => Ok(class.name.clone()),
+        ([], [class]) => Ok(class.name.clone()),
+        ([], []) => Err(format!("there is no VolumeGroupSnapshotClass for the driver {driver}")),
+        _ => Err(format!(
+            "several VolumeGroupSnapshotClasses are for the driver {driver}; put the label {}=true on \
+             one of them",
+            label::VOLUME_GROUP_SNAPSHOT_CLASS
+        )),
+    }
+}
+
+/// Makes a VolumeGroupSnapshot, and waits until its driver has taken all its snapshots.
+pub(super) async fn make(context: &Context, group: &Group) -> Result<Made, Failure> {
+    let failed = |is_made| move |reason| Failure { reason, is_made };
+    let kinds = Kinds::of(&context.resources);
+    let kinds = kinds.ok_or_else(|| failed(false)(format!("{GROUP} is not served any more")))?;
+    point::pass(Point::CsiSnapshotCreate);
+    let made = context.cluster.create(&kinds.groups, &group.namespace, &group.item).await;
+    point::pass(Point::CsiSnapshotCreated);
+    let made = made.map_err(|error| {
+        failed(true)(format!("the VolumeGroupSnapshot cannot be created: {error}"))
+    })?;
+    let read = Snapshot::read(&made.item);
+    let uid = read.map_err(|error| failed(true)(error.to_string()))?.metadata.uid;
+    let made = Made { namespace: group.namespace.clone(), name: group.name.clone(), uid };
+    let limit = context.request.csi_snapshot_timeout();
+    let taken = tokio::select! {
+        taken = taken(context, &kinds, &made, limit) => taken,
+        () = context.cancel.cancelled() => Err("the backup was canceled".to_owned()),
+    };
+    point::pass(Point::CsiSnapshotTaken);
+    taken.map_err(failed(true))?;
+    Ok(made)
+}
+
+/// Waits for the handle of a group.
+async fn taken(
+    context: &Context,
+    kinds: &Kinds,
+    made: &Made,
+    limit: Duration,
+) -> Result<(), String> {
+    let deadline = Instant::now() + limit;
+    let own = Query {
+        namespace: Some(made.namespace.clone()),
+        field_selector: format!("metadata.name={}", made.name),
+        ..Query::default()
+    };
+    let (mut of_content, mut of_group) = (Errors::default(), Errors::default());
+    let contents =
+        watch::until(&*context.cluster, &kinds.contents, Query::default(), deadline, |seen| {
+            seen.iter().filter(|content| is_of(content, made)).find_map(|one| of_content.judge(one))
+        });
+    let groups = watch::until(&*context.cluster, &kinds.groups, own, deadline, |seen| {
+        seen.iter().find_map(|one| of_group.judge(one)).filter(Result::is_err)
+    });
+    let waited = tokio::select! {
+        waited = contents => waited,
+        waited = groups => waited,
+    };
+    match waited {
+        Ok(Waited::For(outcome)) => outcome,
+        Ok(Waited::TooLong) => Err(format!(
+            "its driver has not taken the snapshots of the group within {} s (csiSnapshotTimeout)",
+            limit.as_secs()
+        )),
+        Err(error) => Err(format!("VolumeGroupSnapshots cannot be followed: {error}")),
+    }
+}
+
+fn is_of(content: &Value, made: &Made) -> bool {
+    content["spec"]["volumeGroupSnapshotRef"]["uid"] == made.uid
+}
+
+/// Since when an object says that something is wrong.
+#[derive(Default)]
+struct Errors(Option<Instant>);
+
+impl Errors {
+    /// What an object says: that its snapshots are taken, or, for a while now, that they cannot be.
+    fn judge(&mut self, object: &Value) -> Option<Result<(), String>> {
+        let status = &object["status"];
+        if status["volumeGroupSnapshotHandle"].as_str().is_some_and(|handle| !handle.is_empty()) {
+            return Some(Ok(()));
+        }
+        let Some(error) = status["error"].as_object() else {
+            self.0 = None;
+            return None;
+        };
+        let since = *self.0.get_or_insert_with(Instant::now);
+        let message = error.get("message").and_then(Value::as_str).unwrap_or("no reason is given");
+        (since.elapsed() >= GRACE).then(|| Err(message.to_owned()))
+    }
+}
+
+/// The snapshots of a group.
+#[derive(Default)]
+pub(super) struct Members {
+    /// The VolumeSnapshot and the content of each claim.
+    pub(super) of_claims: BTreeMap<String, (Snapshot, Content)>,
+    /// Why some are missing, if the cluster said so.
+    pub(super) trouble: Option<String>,
+}
+
+/// Finds the snapshots of a group. The controller makes their objects one by one, when the driver has taken
+/// all of them.
+pub(super) async fn members(
+    context: &Context,
+    api: &Api,
+    made: &Made,
+    claims: &BTreeSet<String>,
+) -> Members {
+    let deadline = Instant::now() + MEMBERS;
+    let mut pause = FIRST_PAUSE;
+    let mut members = Members::default();
+    loop {
+        match look(context, api, made, &mut members).await {
+            Ok(()) => members.trouble = None,
+            Err(error) => members.trouble = Some(error.to_string()),
+        }
+        let has_all = claims.iter().all(|claim| members.of_claims.contains_key(claim));
+        if has_all || Instant::now() >= deadline || context.cancel.is_cancelled() {
+            return members;
+        }
+        sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+async fn look(
+    context: &Context,
+    api: &Api,
+    made: &Made,
+    members: &mut Members,
+) -> Result<(), cluster::Error> {
+    let here = Query { namespace: Some(made.namespace.clone()), ..Query::default() };
+    let mut listed = context.cluster.list(&api.snapshots, here);
+    while let Some(object) = listed.try_next().await? {
+        let Ok(snapshot) = Snapshot::read(&object.item) else { continue };
+        let Some(claim) = snapshot.claim().filter(|_| snapshot.is_owned_by(&made.uid)) else {
+            continue;
+        };
+        if members.of_claims.contains_key(claim) {
+            continue;
+        }
+        let found = context.cluster.get(&api.contents, "", &snapshot.content()).await?;
+        let read = found.and_then(|object| Content::read(&object.item).ok());
+        if let Some(taken) = read.filter(|content| content.handle().is_some()) {
+            members.of_claims.insert(claim.to_owned(), (snapshot.clone(), taken));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_class_of_a_group_is_named_labelled_or_the_only_one() {
+        let class = |name: &str, driver: &str, labels: &[(&str, &str)]| Class {
+            name: name.into(),
+            driver: driver.into(),
+            labels: labels.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect(),
+            ..Class::default()
+        };
+        let named = |key: &str, name: &str| BTreeMap::from([(key.to_owned(), name.to_owned())]);
+        let none = BTreeMap::new;
+        let label = [("velero.io/csi-volumegroupsnapshot-class", "true")];
+        let all = [class("a", "d.io", &[]), class("b", "d.io", &label), class("x", "x.io", &label)];
+        let of_claim = |name| named("velero.io/csi-volume-group-snapshot-class", name);
+        let of_backup = |name| named("velero.io/csi-volumegroupsnapshot-class_d.io", name);
+        for (claim, backup, classes, chosen) in [
+            (of_claim("a"), of_backup("b"), &all[..], Some("a")),
+            (none(), of_backup("a"), &all[..], Some("a")),
+            (of_claim("x"), none(), &all[..], None),
+            (none(), none(), &all[..], Some("b")),
+            (none(), none(), &all[..1], Some("a")),
+            (none(), none(), &all[2..], None),
+        ] {
+            assert_eq!(choose("d.io", &claim, &backup, classes).ok().as_deref(), chosen);
+        }
+        let two = [class("a", "d.io", &label), class("b", "d.io", &label)];
+        assert!(choose("d.io", &none(), &none(), &two).unwrap_err().contains("several"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_group_is_taken_when_it_has_a_handle_and_an_error_counts_after_a_while() {
+        let mut errors = Errors::default();
+        assert_eq!(errors.judge(&json!({})), None);
+        let failing = json!({"status": {"error": {"message": "no"}}});
+        assert_eq!(errors.judge(&failing), None);
+        tokio::time::advance(GRACE).await;
+        assert_eq!(errors.judge(&failing), Some(Err("no".to_owned())));
+        assert_eq!(
+            errors.judge(&json!({"status": {"volumeGroupSnapshotHandle": "g"}})),
+            Some(Ok(()))
+        );
+        assert_eq!(errors.judge(&json!({"status": {}})), None);
+        assert_eq!(errors.judge(&failing), None, "it counts from anew");
+    }
+}

@@ -1,0 +1,484 @@
+//! What becomes of a snapshot when its backup is over.
+//!
+//! | the snapshot | is | so that |
+//! |---|---|---|
+//! | is complete, and so is the backup | [kept](retain), and its objects [removed](release) | nothing in the cluster can take it away; the backup has its handle |
+//! | has failed, or nobody wants the backup | [discarded](discard) | nothing is left, neither in the cluster nor at the driver |
+//!
+//! Names come from the journal, or from files in the bucket, which others may write to: so only objects
+//! are touched that carry the labels of the backup, and contents that are bound to one of those.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bowline_plugin::ResourceIdentifier;
+use futures::future::BoxFuture;
+use futures::{FutureExt as _, StreamExt as _, TryStreamExt as _};
+use serde_json::Value;
+use tokio::time::{Instant, sleep};
+
+use super::group::Kinds;
+use super::object::{self, CONTENTS, Content, SNAPSHOTS, Snapshot};
+use super::{Record, is_of_csi};
+use crate::cluster::{Cluster, Door, Error, Query};
+use crate::operation::record::Of;
+use crate::operation::{Operation, State};
+use crate::point::{self, Point};
+use crate::report::Report;
+use crate::resource::{Resource, Resources};
+
+/// How many snapshots are seen to at a time.
+const AT_ONCE: usize = 16;
+/// How long a snapshot may take to go.
+const LIMIT: Duration = Duration::from_secs(30);
+/// The pause between two looks whether it is gone; it doubles up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// A VolumeSnapshot of a backup, or a group of them.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Target {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Whether it is a VolumeGroupSnapshot.
+    pub is_group: bool,
+}
+
+impl Target {
+    fn id(&self) -> ResourceIdentifier {
+        object::id(SNAPSHOTS, &self.namespace, &self.name)
+    }
+
+    /// The VolumeSnapshot that an operation waits for; none if it is another kind of operation.
+    pub fn of_operation(operation: &Operation) -> Option<Self> {
+        let item = &operation.item;
+        let is_meant = is_of_csi(operation) && item.resource == SNAPSHOTS;
+        let (namespace, name) = (item.namespace.clone(), item.name.clone());
+        is_meant.then_some(Self { namespace, name, is_group: false })
+    }
+}
+
+impl From<&Record> for Target {
+    fn from(record: &Record) -> Self {
+        let (namespace, name) = (record.namespace.clone(), record.name.clone());
+        Self { namespace, name, is_group: false }
+    }
+}
+
+/// The snapshots of operations that have succeeded, and of those that have not.
+pub fn targets(operations: &[Operation]) -> (Vec<Target>, Vec<Target>) {
+    let (mut kept, mut failed) = (Vec::new(), Vec::new());
+    for operation in operations {
+        if let Some(target) = Target::of_operation(operation) {
+            let is_kept = operation.state == State::Completed;
+            if is_kept { kept.push(target) } else { failed.push(target) }
+        }
+    }
+    (kept, failed)
+}
+
+/// The resources of the snapshot API, and whose objects are touched.
+pub struct Reach<'a> {
+    cluster: &'a dyn Cluster,
+    snapshots: Arc<Resource>,
+    contents: Arc<Resource>,
+    groups: Option<Kinds>,
+    backup: Of<'a>,
+}
+
+impl<'a> Reach<'a> {
+    /// None if the cluster does not serve the snapshot API, so that there is nothing to see to.
+    pub(in crate::backup) fn new(
+        cluster: &'a dyn Cluster,
+        resources: &Resources,
+        backup: Of<'a>,
+    ) -> Option<Self> {
+        let find = |plural| resources.find(&object::resource(plural)).cloned();
+        let (snapshots, contents) = (find(SNAPSHOTS)?, find(CONTENTS)?);
+        Some(Self { cluster, snapshots, contents, groups: Kinds::of(resources), backup })
+    }
+
+    /// The same, for somebody who does not know what the cluster serves.
+    pub async fn discover(cluster: &'a dyn Cluster, backup: Of<'a>) -> Result<Option<Self>, Error> {
+        let discovery = cluster.discover().await?;
+        Ok(Self::new(cluster, &crate::backup::discover::resources(&discovery), backup))
+    }
+
+    /// A VolumeSnapshot of the backup, with the version of it.
+    async fn snapshot(&self, target: &Target) -> Result<Option<Snapshot>, Error> {
+        let found = self.cluster.get(&self.snapshots, &target.namespace, &target.name).await?;
+        let read = found.and_then(|object| Snapshot::read(&object.item).ok());
+        Ok(read.filter(|snapshot| snapshot.is_of(self.backup)))
+    }
+
+    /// The content of a VolumeSnapshot.
+    async fn content(&self, snapshot: &Snapshot) -> Result<Option<(Content, bool)>, Error> {
+        let found = self.cluster.get(&self.contents, "", &snapshot.content()).await?;
+        let read = found
+            .and_then(|object| Some((Content::read(&object.item).ok()?, object.is_being_deleted)));
+        Ok(read.filter(|(content, _)| content.is_bound_to(snapshot)))
+    }
+
+    /// Says what is to become of a snapshot with its content.
+    async fn set_policy(&self, content: &Content, policy: &str) -> Result<(), Error> {
+        if content.spec.deletion_policy == policy {
+            return Ok(());
+        }
+        let (name, patch) = (&content.metadata.name, object::policy(policy));
+        let patched = self.cluster.patch(&self.contents, "", name, Door::Whole, &patch).await;
+        gone_is_well(patched.map(drop))
+    }
+
+    /// Deletes a content. One that no VolumeSnapshot is bound to gets the mark that the controller would have
+    /// given it: without it the snapshotter waits for ever.
+    async fn delete_content(&self, content: &Content, is_alone: bool) -> Result<(), Error> {
+        let Content { metadata, spec, .. } = content;
+        if is_alone || spec.volume_snapshot_ref.uid.is_empty() {
+            let patch = object::being_deleted();
+            let (contents, name) = (&self.contents, &metadata.name);
+            let marked = self.cluster.patch(contents, "", name, Door::Whole, &patch).await;
+            gone_is_well(marked.map(drop))?;
+        }
+        let uid = Some(metadata.uid.as_str());
+        gone_is_well(self.cluster.delete(&self.contents, "", &metadata.name, uid).await)
+    }
+
+    async fn delete_snapshot(&self, snapshot: &Snapshot) -> Result<(), Error> {
+        let meta = &snapshot.metadata;
+        let uid = Some(meta.uid.as_str());
+        let deleted = self.cluster.delete(&self.snapshots, &meta.namespace, &meta.name, uid).await;
+        gone_is_well(deleted)
+    }
+
+    /// Keeps a snapshot at its driver whatever becomes of its objects.
+    async fn retain(&self, target: &Target) -> Result<(), String> {
+        let told = |error: Error| error.to_string();
+        let Some(snapshot) = self.snapshot(target).await.map_err(told)? else {
+            // Its objects were removed by an earlier process, or by somebody else.
+            return Ok(());
+        };
+        let Some((content, _)) = self.content(&snapshot).await.map_err(told)? else {
+            return Err("its VolumeSnapshotContent is gone".to_owned());
+        };
+        self.set_policy(&content, "Retain").await.map_err(told)?;
+        if let (Some(kinds), Some(group)) = (&self.groups, snapshot.group())
+            && let Some((group, content)) =
+                self.group(kinds, &target.namespace, group).await.map_err(told)?
+        {
+            self.set_group_policy(kinds, &group, &content, "Retain").await.map_err(told)?;
+        }
+        point::pass(Point::CsiContentKept);
+        Ok(())
+    }
+
+    /// Says what is to become of the snapshots of a group with its content. Returns whether it has one.
+    async fn set_group_policy(
+        &self,
+        kinds: &Kinds,
+        group: &Snapshot,
+        content: &str,
+        policy: &str,
+    ) -> Result<bool, Error> {
+        let found = self.cluster.get(&kinds.contents, "", content).await?;
+        let value: Value = found.and_then(|found| found.item.parse().ok()).unwrap_or_default();
+        if value["spec"]["volumeGroupSnapshotRef"]["uid"] != group.metadata.uid {
+            return Ok(false);
+        }
+        // Written only if need be: an older controller may keep more in it than our version has.
+        if value["spec"]["deletionPolicy"] != policy {
+            let patch = object::policy(policy);
+            let patched =
+                self.cluster.patch(&kinds.contents, "", content, Door::Whole, &patch).await;
+            gone_is_well(patched.map(drop))?;
+        }
+        Ok(true)
+    }
+
+    /// The objects of a snapshot that is kept, when it is kept whatever becomes of them.
+    async fn hold(&self, target: &Target) -> Result<Option<Held>, String> {
+        let told = |error: Error| error.to_string();
+        let Some(snapshot) = self.snapshot(target).await.map_err(told)? else { return Ok(None) };
+        let content = self.content(&snapshot).await.map_err(told)?.map(|(content, _)| content);
+        if let Some(content) = &content {
+            // Never without this: the snapshot would go with it.
+            self.set_policy(content, "Retain").await.map_err(told)?;
+        }
+        Ok(Some(Held { snapshot, content }))
+    }
+
+    /// Removes the objects of a snapshot. The content goes first, as Velero does it, so that nobody can
+    /// bind it again.
+    async fn let_go(&self, held: &Held) -> Result<(), String> {
+        let told = |error: Error| error.to_string();
+        if let Some(content) = &held.content {
+            self.delete_content(content, false).await.map_err(told)?;
+        }
+        self.delete_snapshot(&held.snapshot).await.map_err(told)?;
+        point::pass(Point::CsiSnapshotReleased);
+        Ok(())
+    }
+
+    /// A VolumeGroupSnapshot of the backup, and the name of its content.
+    async fn group(
+        &self,
+        kinds: &Kinds,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<(Snapshot, String)>, Error> {
+        let Some(found) = self.cluster.get(&kinds.groups, namespace, name).await? else {
+            return Ok(None);
+        };
+        let Ok(group) = Snapshot::read(&found.item) else { return Ok(None) };
+        let value: Value = found.item.parse().unwrap_or_default();
+        let bound = value["status"]["boundVolumeGroupSnapshotContentName"].as_str();
+        let content =
+            bound.map_or_else(|| format!("groupsnapcontent-{}", group.metadata.uid), str::to_owned);
+        Ok(Some((group, content)).filter(|(group, _)| group.is_of(self.backup)))
+    }
+
+    /// Removes a group, with its content. With the policy `Retain` nothing happens at its driver; with
+    /// `Delete` all its snapshots go.
+    async fn remove_group(&self, target: &Target, policy: &str) -> Result<(), String> {
+        let told = |error: Error| error.to_string();
+        let Some(kinds) = &self.groups else { return Ok(()) };
+        let Target { namespace, name, .. } = target;
+        let deadline = Instant::now() + LIMIT;
+        let mut pause = FIRST_PAUSE;
+        while let Some((group, content)) = self.group(kinds, namespace, name).await.map_err(told)? {
+            let has_content = self.set_group_policy(kinds, &group, &content, policy).await;
+            if has_content.map_err(told)? && policy == "Retain" {
+                let deleted = self.cluster.delete(&kinds.contents, "", &content, None).await;
+                gone_is_well(deleted).map_err(told)?;
+            }
+            let uid = Some(group.metadata.uid.as_str());
+            let deleted = self.cluster.delete(&kinds.groups, namespace, name, uid).await;
+            gone_is_well(deleted).map_err(told)?;
+            if Instant::now() >= deadline {
+                return Err(format!("its group was not gone within {} s", LIMIT.as_secs()));
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+        Ok(())
+    }
+
+    /// The VolumeSnapshots of a group.
+    async fn members(&self, group: &Target) -> Result<Vec<Snapshot>, Error> {
+        let query = Query { namespace: Some(group.namespace.clone()), ..Query::default() };
+        let mut listed = self.cluster.list(&self.snapshots, query);
+        let mut members = Vec::new();
+        while let Some(object) = listed.try_next().await? {
+            if let Ok(snapshot) = Snapshot::read(&object.item)
+                && snapshot.group() == Some(&group.name)
+            {
+                members.push(snapshot);
+            }
+        }
+        Ok(members)
+    }
+
+    /// Deletes a group with all its snapshots, unless some of them are kept: those of the backup that are
+    /// not among `all`.
+    async fn discard_group(&self, group: &Target, all: Option<&[Target]>) -> Result<(), String> {
+        let told = |error: Error| error.to_string();
+        let Some(kinds) = &self.groups else { return Ok(()) };
+        let Target { namespace, name, .. } = group;
+        if self.group(kinds, namespace, name).await.map_err(told)?.is_none() {
+            return Ok(());
+        }
+        let members = self.members(group).await.map_err(told)?;
+        let is_kept = |member: &Snapshot| {
+            member.is_of(self.backup)
+                && all.is_some_and(|all| all.iter().all(|one| one.name != member.metadata.name))
+        };
+        if members.iter().any(is_kept) {
+            return Err("it was taken in a group, of which other snapshots are kept".to_owned());
+        }
+        self.remove_group(group, "Delete").await?;
+        // The controller should see to them, and now and then leaves one.
+        for member in &members {
+            self.discard(member).await?;
+        }
+        Ok(())
+    }
+
+    /// Deletes a snapshot: at its driver, and its objects. Returns when they are gone, or are on the way.
+    async fn discard(&self, snapshot: &Snapshot) -> Result<(), String> {
+        let told = |error: Error| error.to_string();
+        let (namespace, name) =
+            (snapshot.metadata.namespace.clone(), snapshot.metadata.name.clone());
+        let target = Target { namespace, name, is_group: false };
+        point::pass(Point::DeleteSnapshot);
+        let deadline = Instant::now() + LIMIT;
+        let mut pause = FIRST_PAUSE;
+        let mut is_deleted = false;
+        loop {
+            let content = self.content(snapshot).await.map_err(told)?;
+            if let Some((content, _)) = &content {
+                self.set_policy(content, "Delete").await.map_err(told)?;
+            }
+            if !is_deleted {
+                self.delete_snapshot(snapshot).await.map_err(told)?;
+                is_deleted = true;
+            }
+            let is_there = self.snapshot(&target).await.map_err(told)?.is_some();
+            match content {
+                // It was made, or freed, while we were at it.
+                Some((content, false)) if !is_there => {
+                    self.delete_content(&content, true).await.map_err(told)?;
+                }
+                // Its driver has yet to do it, and will: the content waits for that.
+                Some((_, true)) => break,
+                None if !is_there => break,
+                _ => {}
+            }
+            if Instant::now() >= deadline {
+                return Err(format!("it was not gone within {} s", LIMIT.as_secs()));
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+        point::pass(Point::SnapshotDeleted);
+        Ok(())
+    }
+}
+
+fn gone_is_well(done: Result<(), Error>) -> Result<(), Error> {
+    match done {
+        Err(error) if error.is_not_found() => Ok(()),
+        done => done,
+    }
+}
+
+/// Sees to it that snapshots outlive their objects. What cannot be is told: such a snapshot would be lost
+/// with its VolumeSnapshot.
+pub async fn retain(reach: &Reach<'_>, targets: &[Target], report: &Report) {
+    let mut all = Vec::new();
+    for target in targets {
+        all.push(named(target, reach.retain(target).boxed()));
+    }
+    for (target, reason) in side_by_side(all).await {
+        let text = format!("the snapshot may go when its VolumeSnapshot does: {reason}");
+        report.error(&target.id(), text);
+    }
+}
+
+/// Removes the objects of snapshots that are kept. Returns those that it could not, with the reason.
+pub async fn release(reach: &Reach<'_>, targets: &[Target]) -> Vec<(Target, String)> {
+    let mut reads = Vec::new();
+    for target in targets {
+        reads.push(async move { (target, reach.hold(target).await) }.boxed());
+    }
+    let mut reads = futures::stream::iter(reads).buffer_unordered(AT_ONCE);
+    let (mut kept, mut groups, mut left) = (Vec::new(), BTreeSet::new(), Vec::new());
+    while let Some((target, read)) = reads.next().await {
+        match read {
+            Ok(Some(held)) => {
+                if let Some(group) = held.snapshot.group() {
+                    let (namespace, name) = (target.namespace.clone(), group.to_owned());
+                    groups.insert(Target { namespace, name, is_group: true });
+                }
+                kept.push((target, held));
+            }
+            Ok(None) => {}
+            Err(reason) => left.push((target.clone(), reason)),
+        }
+    }
+    // A group deletes its VolumeSnapshots; that harms nobody when all of them are held.
+    if left.is_empty() {
+        for group in &groups {
+            if let Err(reason) = reach.remove_group(group, "Retain").await {
+                left.push((group.clone(), reason));
+            }
+        }
+    }
+    let mut all = Vec::new();
+    for (target, held) in &kept {
+        all.push(named(target, reach.let_go(held).boxed()));
+    }
+    left.extend(side_by_side(all).await);
+    left
+}
+
+/// Deletes snapshots, at their drivers too. Returns those that it could not, with the reason.
+pub async fn discard(reach: &Reach<'_>, targets: &[Target]) -> Vec<(Target, String)> {
+    let (mut alone, mut grouped, mut left) = (Vec::new(), BTreeMap::new(), Vec::new());
+    let (groups, snapshots): (Vec<_>, Vec<_>) = targets.iter().partition(|one| one.is_group);
+    for group in groups {
+        grouped.insert(group.clone(), (None, Vec::new()));
+    }
+    let mut reads = Vec::new();
+    for target in snapshots {
+        reads.push(async move { (target, reach.snapshot(target).await) }.boxed());
+    }
+    // All of them first: a group takes its VolumeSnapshots with it.
+    let mut reads = futures::stream::iter(reads).buffer_unordered(AT_ONCE);
+    while let Some((target, read)) = reads.next().await {
+        match read {
+            Ok(Some(snapshot)) => match snapshot.group().map(str::to_owned) {
+                Some(name) => {
+                    let group = Target { name, is_group: true, ..target.clone() };
+                    let wanted = || (Some(targets), Vec::new());
+                    grouped.entry(group).or_insert_with(wanted).1.push(target.clone());
+                }
+                None => alone.push((target, snapshot)),
+            },
+            Ok(None) => {}
+            Err(error) => left.push((target.clone(), error.to_string())),
+        }
+    }
+    let mut all = Vec::new();
+    for (target, snapshot) in &alone {
+        all.push(named(target, reach.discard(snapshot).boxed()));
+    }
+    for (group, (wanted, _)) in &grouped {
+        all.push(named(group, reach.discard_group(group, *wanted).boxed()));
+    }
+    for (target, reason) in side_by_side(all).await {
+        match grouped.get(&target) {
+            // It is told of each.
+            Some((_, members)) if !members.is_empty() => {
+                left.extend(members.iter().map(|member| (member.clone(), reason.clone())));
+            }
+            _ => left.push((target, reason)),
+        }
+    }
+    left
+}
+
+/// The same; what could not be deleted is told.
+pub async fn discard_or_tell(
+    reach: &Reach<'_>,
+    targets: &[Target],
+    report: &Report,
+) -> Vec<Target> {
+    let left = discard(reach, targets).await;
+    for (target, reason) in &left {
+        let text = format!("the snapshot could not be deleted, and is left over: {reason}");
+        report.error(&target.id(), text);
+    }
+    left.into_iter().map(|(target, _)| target).collect()
+}
+
+/// A snapshot that is kept, and its objects.
+struct Held {
+    snapshot: Snapshot,
+    content: Option<Content>,
+}
+
+type Failure = Option<(Target, String)>;
+
+fn named<'a>(
+    target: &'a Target,
+    work: BoxFuture<'a, Result<(), String>>,
+) -> BoxFuture<'a, Failure> {
+    async move { work.await.err().map(|reason| (target.clone(), reason)) }.boxed()
+}
+
+async fn side_by_side(all: Vec<BoxFuture<'_, Failure>>) -> Vec<(Target, String)> {
+    let left: Vec<_> = futures::stream::iter(all).buffer_unordered(AT_ONCE).collect().await;
+    left.into_iter().flatten().collect()
+}

@@ -1,0 +1,411 @@
+//! The objects of the snapshot API: what we write, and what we read of them.
+
+use std::collections::BTreeMap;
+
+use bowline_api::{annotation, label};
+use bowline_plugin::{InvalidItem, Item, ResourceIdentifier};
+use jiff::Timestamp;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::Record;
+use crate::operation::record::Of;
+use crate::resource::GroupResource;
+
+/// The API group of VolumeSnapshots.
+pub(super) const GROUP: &str = "snapshot.storage.k8s.io";
+/// The plural names.
+pub(super) const SNAPSHOTS: &str = "volumesnapshots";
+pub(super) const CONTENTS: &str = "volumesnapshotcontents";
+pub(super) const CLASSES: &str = "volumesnapshotclasses";
+
+/// The longest name that fits into a label, as the name of a VolumeSnapshot must.
+const LONGEST: usize = 63;
+/// How many digits tell snapshots of the same claim apart.
+const DIGITS: usize = 10;
+
+/// A resource of the snapshot API.
+pub(super) fn resource(plural: &str) -> GroupResource {
+    GroupResource::new(GROUP, plural)
+}
+
+/// An object of the snapshot API.
+pub(super) fn id(plural: &str, namespace: &str, name: &str) -> ResourceIdentifier {
+    ResourceIdentifier {
+        group: GROUP.to_owned(),
+        resource: plural.to_owned(),
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+    }
+}
+
+/// The name of the VolumeSnapshot of a claim. It begins as Velero's do, and is known before it is made.
+pub(super) fn name(claim: &str, request: &str) -> String {
+    let mut name = format!("velero-{claim}-");
+    // Names are ASCII; the API server cuts what it completes in the same way.
+    name.truncate(name.floor_char_boundary(LONGEST - DIGITS));
+    name.extend(request.chars().take(DIGITS));
+    name
+}
+
+/// The VolumeSnapshot of a claim, as Velero makes it, with the uid of its backup.
+pub(super) fn snapshot(
+    record: &Record,
+    claim_labels: &BTreeMap<String, String>,
+    backup: &str,
+    uid: &str,
+) -> Result<Item, InvalidItem> {
+    let mut labels = claim_labels.clone();
+    labels.insert(label::BACKUP_NAME.to_owned(), label::value(backup).into_owned());
+    labels.insert(label::BACKUP_UID.to_owned(), uid.to_owned());
+    Item::from_object(&json!({
+        "apiVersion": format!("{GROUP}/v1"),
+        "kind": "VolumeSnapshot",
+        "metadata": { "name": record.name, "namespace": record.namespace, "labels": labels },
+        "spec": {
+            "source": { "persistentVolumeClaimName": record.claim },
+            "volumeSnapshotClassName": record.class,
+        },
+    }))
+}
+
+/// What a restore must know of a snapshot, as annotations of its VolumeSnapshot.
+pub(super) fn annotations(record: &Record) -> BTreeMap<String, String> {
+    let size = record.restore_size.map(quantity).unwrap_or_default();
+    [
+        (annotation::VOLUME_SNAPSHOT_HANDLE, record.handle.clone()),
+        (annotation::CSI_DRIVER_NAME, record.driver.clone()),
+        (annotation::CSI_DELETION_POLICY, record.deletion_policy.clone()),
+        (annotation::VOLUME_SNAPSHOT_RESTORE_SIZE, size),
+        (annotation::VOLUME_GROUP_SNAPSHOT_HANDLE, record.group_handle.clone()),
+    ]
+    .into_iter()
+    .filter(|(_, value)| !value.is_empty())
+    .map(|(key, value)| (key.to_owned(), value))
+    .collect()
+}
+
+/// Bytes as Kubernetes writes them.
+pub(super) fn quantity(bytes: i64) -> String {
+    const UNITS: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+    let (mut number, mut unit) = (bytes, 0);
+    while number != 0 && number % 1024 == 0 && unit + 1 < UNITS.len() {
+        number /= 1024;
+        unit += 1;
+    }
+    format!("{number}{}", UNITS[unit])
+}
+
+/// A time as it stands in the id of an operation.
+pub(super) fn rfc3339(time: Timestamp) -> String {
+    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+/// What is read of a VolumeSnapshot.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub(super) struct Snapshot {
+    pub(super) metadata: Metadata,
+    spec: SnapshotSpec,
+    status: Option<SnapshotStatus>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+struct SnapshotSpec {
+    source: Source,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Source {
+    persistent_volume_claim_name: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+struct Owner {
+    uid: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub(super) struct Metadata {
+    pub(super) name: String,
+    pub(super) namespace: String,
+    pub(super) uid: String,
+    pub(super) labels: Option<BTreeMap<String, String>>,
+    pub(super) annotations: Option<BTreeMap<String, String>>,
+    #[serde(rename = "ownerReferences")]
+    owners: Option<Vec<Owner>>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct SnapshotStatus {
+    bound_volume_snapshot_content_name: Option<String>,
+    volume_group_snapshot_name: Option<String>,
+    error: Option<Problem>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+struct Problem {
+    message: Option<String>,
+}
+
+impl Problem {
+    fn told(&self) -> String {
+        let message = self.message.as_deref().map(str::trim).filter(|message| !message.is_empty());
+        message.unwrap_or("no reason is given").to_owned()
+    }
+}
+
+impl Snapshot {
+    pub(super) fn read(item: &Item) -> serde_json::Result<Self> {
+        serde_json::from_slice(item.json())
+    }
+
+    /// Whether it was made for a backup. One that Velero has made says only for a backup of which name.
+    pub(super) fn is_of(&self, backup: Of<'_>) -> bool {
+        let get = |key| self.metadata.labels.as_ref().and_then(|all| all.get(key));
+        match get(label::BACKUP_UID) {
+            Some(uid) => uid == backup.uid,
+            None => get(label::BACKUP_NAME).is_some_and(|name| *name == label::value(backup.name)),
+        }
+    }
+
+    /// The content that it is bound to; where that is not known yet, the one that it will be.
+    pub(super) fn content(&self) -> String {
+        let bound = self.status.as_ref().and_then(|status| {
+            status.bound_volume_snapshot_content_name.clone().filter(|name| !name.is_empty())
+        });
+        bound.unwrap_or_else(|| format!("snapcontent-{}", self.metadata.uid))
+    }
+
+    /// The claim that it is of.
+    pub(super) fn claim(&self) -> Option<&str> {
+        self.spec.source.persistent_volume_claim_name.as_deref()
+    }
+
+    /// The VolumeGroupSnapshot that it was taken with, if it was.
+    pub(super) fn group(&self) -> Option<&str> {
+        let name = self.status.as_ref()?.volume_group_snapshot_name.as_deref()?;
+        Some(name).filter(|name| !name.is_empty())
+    }
+
+    /// Whether an object with this uid owns it.
+    pub(super) fn is_owned_by(&self, uid: &str) -> bool {
+        self.metadata.owners.iter().flatten().any(|owner| owner.uid == uid)
+    }
+
+    /// What is wrong with it, if anything is.
+    pub(super) fn error(&self) -> Option<String> {
+        Some(self.status.as_ref()?.error.as_ref()?.told())
+    }
+}
+
+/// What is read of a VolumeSnapshotContent.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub(super) struct Content {
+    pub(super) metadata: Metadata,
+    pub(super) spec: ContentSpec,
+    status: Option<ContentStatus>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct ContentSpec {
+    pub(super) driver: String,
+    pub(super) deletion_policy: String,
+    pub(super) volume_snapshot_ref: Reference,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub(super) struct Reference {
+    pub(super) namespace: String,
+    pub(super) name: String,
+    pub(super) uid: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct ContentStatus {
+    snapshot_handle: Option<String>,
+    volume_group_snapshot_handle: Option<String>,
+    /// Nanoseconds since 1970.
+    creation_time: Option<i64>,
+    restore_size: Option<i64>,
+    ready_to_use: Option<bool>,
+    error: Option<Problem>,
+}
+
+impl Content {
+    pub(super) fn read(item: &Item) -> serde_json::Result<Self> {
+        serde_json::from_slice(item.json())
+    }
+
+    /// Whether it is the content of a VolumeSnapshot that names it. The controller now and then forgets the
+    /// uid of one that is in a group.
+    pub(super) fn is_bound_to(&self, snapshot: &Snapshot) -> bool {
+        let Reference { namespace, name, uid } = &self.spec.volume_snapshot_ref;
+        let of = &snapshot.metadata;
+        *uid == of.uid || (uid.is_empty() && *namespace == of.namespace && *name == of.name)
+    }
+
+    /// The snapshot in the words of its driver. Once there is one, its point in time is fixed.
+    pub(super) fn handle(&self) -> Option<&str> {
+        let handle = self.status.as_ref()?.snapshot_handle.as_deref()?;
+        Some(handle).filter(|handle| !handle.is_empty())
+    }
+
+    /// Whether it can be used.
+    pub(super) fn is_ready(&self) -> bool {
+        self.status.as_ref().and_then(|status| status.ready_to_use).unwrap_or_default()
+    }
+
+    /// How large a volume it needs.
+    pub(super) fn restore_size(&self) -> Option<i64> {
+        self.status.as_ref()?.restore_size
+    }
+
+    /// What is wrong with it, if anything is.
+    pub(super) fn error(&self) -> Option<String> {
+        Some(self.status.as_ref()?.error.as_ref()?.told())
+    }
+
+    /// Writes into a record what is known of its snapshot now.
+    pub(super) fn note_in(&self, record: &mut Record) {
+        let status = self.status.clone().unwrap_or_default();
+        record.content.clone_from(&self.metadata.name);
+        record.handle = status.snapshot_handle.unwrap_or_default();
+        record.group_handle = status.volume_group_snapshot_handle.unwrap_or_default();
+        record.deletion_policy.clone_from(&self.spec.deletion_policy);
+        record.restore_size = status.restore_size;
+        record.is_ready = status.ready_to_use.unwrap_or_default();
+        let created = status.creation_time.map(i128::from);
+        record.created = created.and_then(|at| Timestamp::from_nanosecond(at).ok());
+        if !self.spec.driver.is_empty() {
+            record.driver.clone_from(&self.spec.driver);
+        }
+    }
+}
+
+/// A change of the policy that says what becomes of a snapshot with its content.
+pub(super) fn policy(policy: &str) -> Value {
+    json!({ "spec": { "deletionPolicy": policy } })
+}
+
+/// The mark by which the controller tells the snapshotter that a content may go.
+pub(super) fn being_deleted() -> Value {
+    let mark = "snapshot.storage.kubernetes.io/volumesnapshot-being-deleted";
+    json!({ "metadata": { "annotations": { mark: "yes" } } })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_begin_as_veleros_do_and_fit_into_a_label() {
+        let request = "0123456789abcdef";
+        assert_eq!(name("data", request), "velero-data-0123456789");
+        let long = name(&"x".repeat(253), request);
+        assert_eq!(long.len(), LONGEST);
+        assert!(long.starts_with("velero-xxx") && long.ends_with("x0123456789"), "{long}");
+        assert_ne!(name("data", request), name("data", "1123456789abcdef"));
+    }
+
+    #[test]
+    fn amounts_of_bytes_are_written_in_the_largest_unit_that_divides_them() {
+        for (bytes, text) in [
+            (0, "0"),
+            (1023, "1023"),
+            (1024, "1Ki"),
+            (1500, "1500"),
+            (10 << 20, "10Mi"),
+            (3 << 30, "3Gi"),
+            ((1 << 30) + (1 << 20), "1025Mi"),
+            (1 << 60, "1Ei"),
+        ] {
+            assert_eq!(quantity(bytes), text);
+        }
+    }
+
+    #[test]
+    fn a_snapshot_is_made_as_velero_makes_it() {
+        let record = Record {
+            namespace: "shop".into(),
+            claim: "data".into(),
+            name: "velero-data-1".into(),
+            class: "fast".into(),
+            ..Record::default()
+        };
+        let labels = BTreeMap::from([("app".to_owned(), "db".to_owned())]);
+        let made = snapshot(&record, &labels, "nightly", "u-1").unwrap();
+        let expected = json!({
+            "apiVersion": "snapshot.storage.k8s.io/v1",
+            "kind": "VolumeSnapshot",
+            "metadata": {
+                "name": "velero-data-1",
+                "namespace": "shop",
+                "labels": {
+                    "app": "db",
+                    "velero.io/backup-name": "nightly",
+                    "velero.io/backup-uid": "u-1",
+                },
+            },
+            "spec": {
+                "source": {"persistentVolumeClaimName": "data"},
+                "volumeSnapshotClassName": "fast",
+            },
+        });
+        assert_eq!(made.parse::<Value>().unwrap(), expected);
+        let read = Snapshot::read(&made).unwrap();
+        let of = |name, uid| Of { name, uid };
+        assert!(read.is_of(of("nightly", "u-1")) && !read.is_of(of("nightly", "u-2")));
+        assert!(!Snapshot::default().is_of(of("", "")));
+        let labels = BTreeMap::from([("velero.io/backup-name".to_owned(), "nightly".to_owned())]);
+        let metadata = Metadata { labels: Some(labels), ..Metadata::default() };
+        let by_velero = Snapshot { metadata, ..Snapshot::default() };
+        assert!(by_velero.is_of(of("nightly", "u-3")) && !by_velero.is_of(of("other", "u-3")));
+    }
+
+    #[test]
+    fn what_is_known_of_a_content_goes_into_the_record_and_from_there_into_annotations() {
+        let content = json!({
+            "apiVersion": "snapshot.storage.k8s.io/v1",
+            "kind": "VolumeSnapshotContent",
+            "metadata": {"name": "snapcontent-1", "uid": "c"},
+            "spec": {
+                "driver": "d.io",
+                "deletionPolicy": "Delete",
+                "volumeSnapshotRef": {"namespace": "shop", "name": "vs", "uid": "v"},
+            },
+            "status": {
+                "snapshotHandle": "snap-1",
+                "creationTime": 1_700_000_000_000_000_000_i64,
+                "restoreSize": 1 << 30,
+                "readyToUse": false,
+            },
+        });
+        let content = Content::read(&Item::from_object(&content).unwrap()).unwrap();
+        let mut record = Record::default();
+        content.note_in(&mut record);
+        assert_eq!(record.created.unwrap().as_second(), 1_700_000_000);
+        assert!(!record.is_ready && content.handle() == Some("snap-1"));
+        let told: Vec<(String, String)> = annotations(&record).into_iter().collect();
+        let told: Vec<(&str, &str)> = told.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+        assert_eq!(
+            told,
+            [
+                ("velero.io/csi-driver-name", "d.io"),
+                ("velero.io/csi-volumesnapshot-handle", "snap-1"),
+                ("velero.io/csi-volumesnapshot-restore-size", "1Gi"),
+                ("velero.io/csi-vsc-deletion-policy", "Delete"),
+            ]
+        );
+    }
+}

@@ -1,0 +1,135 @@
+//! What came of a snapshot, for the journal and for the file that says what became of volumes.
+
+use bowline_plugin::ResourceIdentifier;
+use bowline_store::file::{BackupVolumeInfo, CsiSnapshotInfo, Method, Outcome};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde::{Deserialize, Serialize};
+
+use super::action::BACKUPPER;
+use super::leave::Target;
+use super::object;
+use super::sight::Key;
+use crate::operation::{Operation, State};
+
+/// What came of the snapshot of a volume that its driver was asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Record {
+    /// The PersistentVolume.
+    pub volume: String,
+    /// The namespace of the claim, and of its VolumeSnapshot.
+    pub namespace: String,
+    /// The claim.
+    pub claim: String,
+    /// The VolumeSnapshot.
+    pub name: String,
+    /// Its VolumeSnapshotClass.
+    pub class: String,
+    /// The driver.
+    pub driver: String,
+    /// Its VolumeSnapshotContent.
+    pub content: String,
+    /// The snapshot in the words of the driver.
+    pub handle: String,
+    /// The group that it was taken in, in the words of the driver.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub group_handle: String,
+    /// What was to become of it with its VolumeSnapshot.
+    pub deletion_policy: String,
+    /// How large a volume it needs, in bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub restore_size: Option<i64>,
+    /// Of when it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub created: Option<Timestamp>,
+    /// Whether it could be used at once.
+    pub is_ready: bool,
+    /// The operation that waits until it can be used.
+    pub operation: String,
+    /// Why there is none, if there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+}
+
+impl Record {
+    /// What is known of its volume, for the file that says so.
+    pub(in crate::backup) fn info(&self, info: BackupVolumeInfo) -> BackupVolumeInfo {
+        BackupVolumeInfo {
+            backup_method: Some(Method::CsiSnapshot),
+            preserve_local_snapshot: true,
+            start_timestamp: self.created.map(Time),
+            result: self.failure.as_ref().map(|_| Outcome::Failed),
+            csi_snapshot_info: Some(CsiSnapshotInfo {
+                snapshot_handle: self.handle.clone(),
+                size: self.restore_size.unwrap_or_default(),
+                driver: self.driver.clone(),
+                vsc_name: self.content.clone(),
+                operation_id: self.operation.clone(),
+                ready_to_use: Some(self.is_ready),
+                volume_group_snapshot_handle: self.group_handle.clone(),
+                ..CsiSnapshotInfo::default()
+            }),
+            ..info
+        }
+    }
+
+    /// Gives the operation that waits for it its name.
+    pub(super) fn begin(&mut self) {
+        let now = object::rfc3339(Timestamp::now());
+        self.operation = format!("{}/{}/{now}", self.namespace, self.name);
+    }
+
+    pub(super) fn key(&self) -> Key {
+        (self.namespace.clone(), self.name.clone())
+    }
+
+    pub(super) fn claim_id(&self) -> ResourceIdentifier {
+        claim_id(&self.namespace, &self.claim)
+    }
+}
+
+fn claim_id(namespace: &str, name: &str) -> ResourceIdentifier {
+    ResourceIdentifier {
+        group: String::new(),
+        resource: "persistentvolumeclaims".to_owned(),
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+    }
+}
+
+/// Whether an operation waits for the snapshot of a CSI driver.
+pub fn is_of_csi(operation: &Operation) -> bool {
+    operation.plugin.as_str() == BACKUPPER
+}
+
+/// What the records of volumes say once all operations have ended.
+pub fn settle(operations: &[Operation], infos: &mut [BackupVolumeInfo]) {
+    for info in infos {
+        let Some(csi) = &mut info.csi_snapshot_info else { continue };
+        let of = |one: &&Operation| is_of_csi(one) && one.id.as_str() == csi.operation_id;
+        let Some(operation) = operations.iter().find(of) else { continue };
+        let is_complete = operation.state == State::Completed;
+        info.result = Some(if is_complete { Outcome::Succeeded } else { Outcome::Failed });
+        info.completion_timestamp = operation.progress.updated.map(Time);
+        csi.ready_to_use = Some(is_complete);
+        if csi.size == 0 {
+            csi.size = operation.progress.total;
+        }
+    }
+}
+
+/// Takes the handles of snapshots out of the records of volumes that have been deleted; `left` are those
+/// that have not.
+pub fn forget_discarded(left: &[Target], infos: &mut [BackupVolumeInfo]) {
+    for info in infos {
+        let Some(csi) = &mut info.csi_snapshot_info else { continue };
+        let mut parts = csi.operation_id.split('/');
+        let (namespace, name) =
+            (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+        let is_left = left.iter().any(|one| one.namespace == namespace && one.name == name);
+        if !is_left {
+            csi.snapshot_handle.clear();
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! The window: VolumeSnapshots are made, and awaited until their point in time is fixed. And what follows it:
+//! those that were taken are marked for restores, those that were not are taken away.
+
+use std::collections::BTreeMap;
+
+use bowline_api::label;
+use bowline_plugin::Item;
+use futures::future::{BoxFuture, join, join_all};
+use futures::{FutureExt as _, StreamExt as _};
+use serde_json::json;
+
+use super::group::{self, Made};
+use super::leave::{self, Target};
+use super::object::{self, Snapshot};
+use super::plan::{Plan, Planned};
+use super::record::Record;
+use super::{AT_ONCE, Api, NO_API, reach, tell_left};
+use crate::backup::Context;
+use crate::backup::item::Sink;
+use crate::backup::volume::Snapshotted;
+use crate::cluster::{self, Door};
+use crate::point::{self, Point};
+
+/// A snapshot that was asked for.
+pub(in crate::backup) struct Tried {
+    record: Record,
+    /// Whether there may be a VolumeSnapshot.
+    is_made: bool,
+    /// The group that it is in, or may be.
+    group: Option<Target>,
+    /// The same, if it was taken.
+    made: Option<Made>,
+}
+
+/// Takes the snapshots of all claims of a block side by side, and waits until the point in time of each is
+/// fixed.
+pub(in crate::backup) async fn take(
+    context: &Context,
+    planned: Vec<Planned>,
+    sink: &Sink<'_>,
+) -> Vec<Tried> {
+    let (mut all, mut groups) = (Vec::new(), BTreeMap::new());
+    for one in planned {
+        if let Plan::Grouped(group) = &one.plan {
+            let key = (group.namespace.clone(), group.name.clone());
+            groups.entry(key).or_insert_with(Vec::new).push(one);
+        } else {
+            all.push(take_one(context, one, sink));
+        }
+    }
+    let groups = groups.into_values().map(|group| take_group(context, group, sink));
+    let (alone, grouped) = join(join_all(all), join_all(groups)).await;
+    alone.into_iter().flatten().chain(grouped.into_iter().flatten()).collect()
+}
+
+async fn take_group(context: &Context, planned: Vec<Planned>, sink: &Sink<'_>) -> Vec<Tried> {
+    let group = planned.iter().find_map(|one| match &one.plan {
+        Plan::Grouped(group) => Some(group.clone()),
+        _ => None,
+    });
+    let Some(group) = group else { return Vec::new() };
+    let made = group::make(context, &group).await;
+    let (namespace, name) = (group.namespace.clone(), group.name.clone());
+    let target = Target { namespace, name, is_group: true };
+    let tried = planned.into_iter().map(|one| {
+        for warning in one.warnings {
+            sink.report(context).warning(&one.record.claim_id(), warning);
+        }
+        // Those of a group have no class of their own, and their names come with them.
+        let (name, class) = (String::new(), String::new());
+        let failure = made.as_ref().err().map(|failure| failure.reason.clone());
+        let record = Record { name, class, failure, ..one.record };
+        let is_made = made.as_ref().map_or_else(|failure| failure.is_made, |_| true);
+        Tried { record, is_made, group: Some(target.clone()), made: made.as_ref().ok().cloned() }
+    });
+    tried.collect()
+}
+
+async fn take_one(context: &Context, planned: Planned, sink: &Sink<'_>) -> Option<Tried> {
+    let Planned { mut record, plan, warnings, .. } = planned;
+    let (id, report) = (record.claim_id(), sink.report(context));
+    for warning in warnings {
+        report.warning(&id, warning);
+    }
+    let item = match plan {
+        Plan::Ready(item) => item,
+        // Those are taken together.
+        Plan::Grouped(_) => return None,
+        Plan::Failed(reason) => {
+            record.failure = Some(reason);
+            return Some(Tried { record, is_made: false, group: None, made: None });
+        }
+        Plan::Lacking(reason) => {
+            report.error(&id, lost(&record, &reason));
+            sink.snapshotted(context, &record.volume, Snapshotted::Lacking(reason));
+            return None;
+        }
+    };
+    let made = make(context, &mut record, &item).await;
+    record.failure = made.as_ref().err().map(|failure| failure.reason.clone());
+    let is_made = made.map_or_else(|failure| failure.is_made, |()| true);
+    Some(Tried { record, is_made, group: None, made: None })
+}
+
+/// Why there is no snapshot, and whether there may be a VolumeSnapshot all the same.
+pub(super) struct Failure {
+    pub(super) reason: String,
+    pub(super) is_made: bool,
+}
+
+async fn make(context: &Context, record: &mut Record, item: &Item) -> Result<(), Failure> {
+    let failed = |is_made| move |reason| Failure { reason, is_made };
+    let api = Api::of(context).ok_or_else(|| failed(false)(NO_API.to_owned()))?;
+    let sight = context.csi.sight(context, &api).await;
+    let key = record.key();
+    sight.expect(&key);
+    point::pass(Point::CsiSnapshotCreate);
+    let made = create(context, &api, record, item).await;
+    point::pass(Point::CsiSnapshotCreated);
+    let uid = made
+        .map_err(|error| failed(true)(format!("its VolumeSnapshot cannot be created: {error}")))?;
+    record.begin();
+    let limit = context.request.csi_snapshot_timeout();
+    let taken = sight.taken(&key, &uid, limit, &context.cancel).await;
+    point::pass(Point::CsiSnapshotTaken);
+    taken.map_err(failed(true))?.note_in(record);
+    Ok(())
+}
+
+/// Creates a VolumeSnapshot and returns its uid. Where it is not known what came of that, it is tried once
+/// more: the name is ours alone, so that whatever is there is what we made.
+async fn create(
+    context: &Context,
+    api: &Api,
+    record: &Record,
+    item: &Item,
+) -> Result<String, cluster::Error> {
+    let create = || context.cluster.create(&api.snapshots, &record.namespace, item);
+    let made = match create().await {
+        Err(cluster::Error::Unreachable(_) | cluster::Error::Silent(_)) => create().await,
+        made => made,
+    };
+    let made = match made {
+        Err(error) if error.is_already_there() => {
+            let found =
+                context.cluster.get(&api.snapshots, &record.namespace, &record.name).await?;
+            found.ok_or(error)?
+        }
+        made => made?,
+    };
+    let read = Snapshot::read(&made.item);
+    read.map(|made| made.metadata.uid)
+        .map_err(|error| cluster::Error::Unreadable(error.to_string()))
+}
+
+fn lost(record: &Record, reason: &str) -> String {
+    format!("the data of its volume {} is not in the backup: {reason}", record.volume)
+}
+
+/// Writes down what is to be known of the snapshots of a block, when nobody is frozen any more. Those that
+/// failed are taken away.
+pub(in crate::backup) async fn finish(context: &Context, tried: Vec<Tried>, sink: &Sink<'_>) {
+    let tried = with_members(context, tried).await;
+    let mut all: Vec<BoxFuture<'_, ()>> = Vec::new();
+    for Tried { record, is_made, group, .. } in tried {
+        all.push(if record.failure.is_some() {
+            let left = group.unwrap_or_else(|| Target::from(&record));
+            finish_failed(context, record, is_made.then_some(left), sink).boxed()
+        } else {
+            finish_taken(context, record, sink).boxed()
+        });
+    }
+    futures::stream::iter(all).buffer_unordered(AT_ONCE).collect::<()>().await;
+}
+
+/// The same, with what is known of the snapshots of groups now.
+async fn with_members(context: &Context, tried: Vec<Tried>) -> Vec<Tried> {
+    let mut groups: Vec<(Made, Vec<Tried>)> = Vec::new();
+    let mut all = Vec::new();
+    for one in tried {
+        let Some(made) = one.made.clone() else {
+            all.push(one);
+            continue;
+        };
+        match groups.iter_mut().find(|(group, _)| *group == made) {
+            Some((_, members)) => members.push(one),
+            None => groups.push((made, vec![one])),
+        }
+    }
+    let Some(api) = Api::of(context) else { return all };
+    for (made, members) in groups {
+        let claims = members.iter().map(|one| one.record.claim.clone()).collect();
+        let found = group::members(context, &api, &made, &claims).await;
+        let has_none = found.of_claims.is_empty();
+        for mut one in members {
+            let record = &mut one.record;
+            if let Some((snapshot, content)) = found.of_claims.get(&record.claim) {
+                record.name.clone_from(&snapshot.metadata.name);
+                content.note_in(record);
+                record.begin();
+            } else {
+                let why = found.trouble.as_deref().unwrap_or("it is not in the group");
+                record.failure = Some(format!("no VolumeSnapshot was made of it: {why}"));
+                // The group stays for the sake of the others.
+                one.is_made = has_none;
+            }
+            all.push(one);
+        }
+    }
+    all
+}
+
+async fn finish_failed(context: &Context, record: Record, left: Option<Target>, sink: &Sink<'_>) {
+    let (id, report) = (record.claim_id(), sink.report(context));
+    let reason = record.failure.clone().unwrap_or_default();
+    let text = format!("{} could not snapshot it: {reason}", record.driver);
+    report.error(&id, lost(&record, &text));
+    if let Some(left) = left
+        && let Some(reach) = reach(context)
+    {
+        for (target, reason) in leave::discard(&reach, &[left]).await {
+            tell_left(report, &id, &target, &reason);
+        }
+    }
+    // What is gone has no names.
+    let mut record = record;
+    for name in [&mut record.name, &mut record.content, &mut record.operation] {
+        name.clear();
+    }
+    let volume = record.volume.clone();
+    sink.snapshotted(context, &volume, Snapshotted::Csi(Box::new(record)));
+}
+
+async fn finish_taken(context: &Context, record: Record, sink: &Sink<'_>) {
+    let Record { volume, name, driver, handle, .. } = &record;
+    tracing::info!(volume, snapshot = name, driver, handle, "a CSI snapshot was taken");
+    if let Some(api) = Api::of(context) {
+        let backup = label::value(context.request.name.as_str());
+        let labels = json!({ "metadata": { "labels": { label::BACKUP_NAME: backup } } });
+        // Those of a group have no labels of ours yet.
+        let uid = context.request.uid.as_str();
+        let marks = json!({ "metadata": {
+            "labels": { label::BACKUP_NAME: label::value(context.request.name.as_str()), label::BACKUP_UID: uid },
+            "annotations": object::annotations(&record),
+        } });
+        let cluster = &context.cluster;
+        let of_driver = cluster.patch(&api.contents, "", &record.content, Door::Whole, &labels);
+        let snapshot = cluster.patch(&api.snapshots, &record.namespace, name, Door::Whole, &marks);
+        let (of_driver, snapshot) = join(of_driver, snapshot).await;
+        // They need not be read again. Those that could not be marked are stored as they should be.
+        for marked in [of_driver, snapshot] {
+            match marked {
+                Ok(object) => sink.add_member(object),
+                Err(error) => tracing::warn!(snapshot = name, "it cannot be marked: {error}"),
+            }
+        }
+        if let Some(Ok(classes)) = context.csi.classes.get()
+            && let Some((_, class)) = classes.iter().find(|(class, _)| class.name == record.class)
+        {
+            sink.add_member(class.clone());
+        }
+    }
+    context.csi.taken.add(record.clone());
+    sink.snapshotted(context, &record.volume, Snapshotted::Csi(Box::new(record.clone())));
+    point::pass(Point::CsiSnapshotNoted);
+}

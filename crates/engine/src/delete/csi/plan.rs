@@ -1,0 +1,210 @@
+//! Which CSI snapshots a backup holds.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bowline_api::{Backup, label};
+use bowline_store::file::{BackupVolumeInfo, Method};
+use serde_json::Value;
+
+use super::super::Holdings;
+use super::text;
+
+/// A CSI snapshot that is to be deleted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Content {
+    /// The VolumeSnapshotContent of the backup, which may be gone; empty if that is not known.
+    pub name: String,
+    /// The driver.
+    pub driver: String,
+    /// The snapshot, in the words of the driver.
+    pub handle: String,
+    /// The claim or volume that it is of.
+    pub volume: String,
+    /// Annotations that its deletion needs: they name secrets.
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// What the annotations begin with that controllers write while they work on a content.
+const UNDER_WAY: &str = "snapshot.storage.kubernetes.io/volumesnapshot-being-";
+
+/// Whether a backup may hold CSI snapshots, so that its archive must be looked into.
+pub(in crate::delete) fn hints_at(backup: &Backup, holdings: &Holdings) -> bool {
+    let status = backup.status.clone().unwrap_or_default();
+    status.csi_volume_snapshots_attempted > 0 || of_csi(holdings).next().is_some()
+}
+
+/// What the backup says of volumes with CSI snapshots, which are still where they were taken.
+fn of_csi(holdings: &Holdings) -> impl Iterator<Item = &BackupVolumeInfo> {
+    holdings.volumes.iter().flatten().filter(|volume| {
+        !volume.skipped
+            && volume.backup_method == Some(Method::CsiSnapshot)
+            && !volume.snapshot_data_moved
+    })
+}
+
+/// Whether a backup has taken a snapshot itself, by its content and its VolumeSnapshot in the archive.
+/// Velero puts the label of the backup on the contents of all snapshots that it finds, also on those
+/// that users took; but on no VolumeSnapshot of theirs.
+pub(in crate::delete) fn taken_by(backup: &str, content: &Value, snapshot: Option<&Value>) -> bool {
+    let is_of = |object: &Value| {
+        let labels = object.pointer("/metadata/labels");
+        let name = labels.and_then(|labels| labels.get(label::BACKUP_NAME)?.as_str());
+        name == Some(&*label::value(backup))
+    };
+    is_of(content) && snapshot.is_none_or(is_of)
+}
+
+/// The CSI snapshots of a backup, each once; and what is not known well enough to be deleted, by what
+/// it is known by.
+pub(in crate::delete) fn contents(
+    holdings: &Holdings,
+    name_of: impl Fn(&BackupVolumeInfo) -> String,
+) -> (Vec<Content>, Vec<String>) {
+    let mut found: BTreeMap<(String, String), Content> = BTreeMap::new();
+    let mut unknown = Vec::new();
+    for stored in &holdings.csi_contents {
+        let content = read(stored);
+        // One without a handle stands for nothing.
+        if !content.handle.is_empty() && content.driver.is_empty() {
+            unknown.push(content.name);
+        } else if !content.handle.is_empty() {
+            found.insert((content.driver.clone(), content.handle.clone()), content);
+        }
+    }
+    let known: BTreeSet<String> = found.values().map(|content| content.name.clone()).collect();
+    let handles: BTreeSet<String> = found.values().map(|one| one.handle.clone()).collect();
+    for volume in of_csi(holdings) {
+        let info = volume.csi_snapshot_info.clone().unwrap_or_default();
+        let (handle, driver) = (info.snapshot_handle, info.driver);
+        let is_known = handles.contains(&handle) || known.contains(&info.vsc_name);
+        if !handle.is_empty() && !driver.is_empty() {
+            let content = found.entry((driver.clone(), handle.clone())).or_insert(Content {
+                name: info.vsc_name,
+                driver,
+                handle,
+                ..Content::default()
+            });
+            content.volume = name_of(volume);
+        } else if !is_known && super::super::plan::is_there(volume, &handle) {
+            unknown.push(name_of(volume));
+        }
+    }
+    (found.into_values().collect(), unknown)
+}
+
+/// Reads a VolumeSnapshotContent.
+fn read(stored: &Value) -> Content {
+    let handle = match text(stored, "/status/snapshotHandle") {
+        "" => text(stored, "/spec/source/snapshotHandle"),
+        handle => handle,
+    };
+    let annotations = stored.pointer("/metadata/annotations").and_then(Value::as_object);
+    let annotations = annotations.into_iter().flatten();
+    let of_controllers = annotations.filter(|(key, _)| {
+        let is_of_drivers = key.starts_with("snapshot.storage.kubernetes.io/")
+            || key.starts_with("csi.storage.k8s.io/");
+        is_of_drivers && !key.starts_with(UNDER_WAY)
+    });
+    Content {
+        name: text(stored, "/metadata/name").to_owned(),
+        driver: text(stored, "/spec/driver").to_owned(),
+        handle: handle.to_owned(),
+        volume: String::new(),
+        annotations: of_controllers
+            .filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
+            .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn content(name: &str, status: &Value) -> Value {
+        json!({
+            "metadata": {
+                "name": name, "labels": {"velero.io/backup-name": "b"},
+                "annotations": {
+                    "snapshot.storage.kubernetes.io/deletion-secret-name": "key",
+                    "snapshot.storage.kubernetes.io/volumesnapshot-being-deleted": "yes",
+                    "kubectl.kubernetes.io/last": "x",
+                },
+            },
+            "spec": {"driver": "a.driver", "source": {"volumeHandle": "v"}},
+            "status": status,
+        })
+    }
+
+    fn volume(claim: &str, info: &Value) -> BackupVolumeInfo {
+        serde_json::from_value(json!({
+            "pvcName": claim, "backupMethod": "CSISnapshot", "result": "succeeded",
+            "snapshotDataMoved": false, "preserveLocalSnapshot": true, "skipped": false,
+            "csiSnapshotInfo": info,
+        }))
+        .unwrap()
+    }
+
+    fn info(handle: &str, driver: &str, content: &str) -> Value {
+        json!({
+            "snapshotHandle": handle, "driver": driver, "vscName": content, "size": 1,
+            "ReadyToUse": true,
+        })
+    }
+
+    #[test]
+    fn each_snapshot_is_found_once_by_its_content_or_by_what_is_said_of_its_volume() {
+        let holdings = Holdings {
+            csi_contents: vec![
+                content("vsc-1", &json!({"snapshotHandle": "s1"})),
+                content("vsc-2", &json!({})),
+            ],
+            volumes: Some(vec![
+                volume("one", &info("s1", "a.driver", "vsc-1")),
+                volume("two", &info("s2", "b.driver", "vsc-9")),
+                volume("three", &info("", "a.driver", "vsc-2")),
+                volume("four", &info("s4", "", "")),
+                volume("five", &info("s1", "", "vsc-1")),
+            ]),
+            ..Holdings::default()
+        };
+        let (found, unknown) = contents(&holdings, |volume| volume.pvc_name.clone());
+        let secret = "snapshot.storage.kubernetes.io/deletion-secret-name";
+        let expected = [
+            Content {
+                name: "vsc-1".into(),
+                driver: "a.driver".into(),
+                handle: "s1".into(),
+                volume: "one".into(),
+                annotations: [(secret.to_owned(), "key".to_owned())].into(),
+            },
+            Content {
+                name: "vsc-9".into(),
+                driver: "b.driver".into(),
+                handle: "s2".into(),
+                volume: "two".into(),
+                annotations: BTreeMap::new(),
+            },
+        ];
+        assert_eq!(found, expected);
+        // What a snapshot is called, or whose it is, is not said.
+        assert_eq!(unknown, ["three", "four"]);
+    }
+
+    #[test]
+    fn what_users_took_themselves_stays() {
+        let labelled = |backup: &str| json!({"metadata": {"labels": {label::BACKUP_NAME: backup}}});
+        let bare = json!({"metadata": {}});
+        for (content, snapshot, expected) in [
+            (labelled("b"), Some(labelled("b")), true),
+            (labelled("b"), None, true),
+            (labelled("b"), Some(bare.clone()), false),
+            (labelled("b"), Some(labelled("c")), false),
+            (labelled("c"), Some(labelled("b")), false),
+            (bare, None, false),
+        ] {
+            assert_eq!(taken_by("b", &content, snapshot.as_ref()), expected, "{content}");
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! The actions for what CSI drivers took snapshots of.
+//!
+//! A claim is made from a VolumeSnapshot, that one from a VolumeSnapshotContent, and that one from the
+//! handle of the snapshot in the words of its driver. Snapshot and content are static and get a name
+//! that only this restore has, so that many restores of one backup do not meet. They are kept when they
+//! go (`Retain`): what a restore makes never takes the snapshot with it.
+//!
+//! | file | action | sees |
+//! |---|---|---|
+//! | `claim` | `velero.io/csi-pvc-restorer` | claims |
+//! | `class` | `velero.io/csi-volumesnapshotclass-restorer` | VolumeSnapshotClasses |
+//! | `content` | `velero.io/csi-volumesnapshotcontent-restorer` | VolumeSnapshotContents |
+//! | `snapshot`, `group` | `velero.io/csi-volumesnapshot-restorer` | VolumeSnapshots |
+//!
+//! `source` is what the archive says of a snapshot, `surroundings` what the cluster must have for it.
+//! They look things up, but write nothing that a restore would not show as an item, except for the stub
+//! of a group, which a dry run leaves out.
+
+mod claim;
+mod class;
+mod content;
+mod group;
+mod snapshot;
+mod source;
+mod surroundings;
+
+use std::sync::Arc;
+
+use bowline_plugin::{ResourceIdentifier, RestoreItemAction};
+
+use super::named;
+use crate::action::Named;
+use crate::cluster::Cluster;
+use crate::journal::digest;
+use crate::report::Report;
+use crate::resource::{GroupResource, Resources};
+use crate::restore::download::Volumes;
+use crate::restore::request::Request;
+use crate::restore::reset::Wishes;
+use crate::restore::unpack::Contents;
+pub(in crate::restore) use claim::data_source;
+pub(in crate::restore) use group::{GROUP_CONTENTS, GROUP_GROUP};
+pub(in crate::restore) use source::Source;
+use surroundings::Surroundings;
+
+/// The action that follows claims until they have their volumes.
+pub const CSI_CLAIMS: &str = "velero.io/csi-pvc-restorer";
+
+/// The API group of VolumeSnapshots.
+pub(crate) const SNAPSHOT_GROUP: &str = "snapshot.storage.k8s.io";
+pub(crate) const SNAPSHOTS: &str = "volumesnapshots";
+pub(crate) const CONTENTS: &str = "volumesnapshotcontents";
+pub(crate) const CLASSES: &str = "volumesnapshotclasses";
+
+/// What the snapshot controllers note on contents while they work on them.
+const UNDER_WAY: [&str; 2] = [
+    "snapshot.storage.kubernetes.io/volumesnapshot-being-created",
+    "snapshot.storage.kubernetes.io/volumesnapshot-being-deleted",
+];
+
+/// What the actions know of one restore.
+pub(in crate::restore) struct Csi {
+    contents: Arc<Contents>,
+    volumes: Arc<Volumes>,
+    report: Arc<Report>,
+    wishes: Wishes,
+    /// Whether the backup copied the data of its snapshots into a store.
+    is_moved: bool,
+    is_dry_run: bool,
+    surroundings: Surroundings,
+}
+
+impl Csi {
+    pub(in crate::restore) fn new(
+        cluster: &Arc<dyn Cluster>,
+        resources: &Arc<Resources>,
+        contents: &Arc<Contents>,
+        volumes: &Arc<Volumes>,
+        request: &Request,
+        report: &Arc<Report>,
+    ) -> Self {
+        Self {
+            contents: Arc::clone(contents),
+            volumes: Arc::clone(volumes),
+            report: Arc::clone(report),
+            wishes: request.volumes,
+            is_moved: request.backup.spec.snapshot_move_data == Some(true),
+            is_dry_run: false,
+            surroundings: Surroundings::new(cluster, resources),
+        }
+    }
+
+    /// The same, of which nothing is to be written.
+    #[must_use]
+    pub(in crate::restore) fn dry_run(self) -> Self {
+        Self { is_dry_run: true, ..self }
+    }
+
+    /// What the cluster has.
+    pub(in crate::restore) fn surroundings(&self) -> &Surroundings {
+        &self.surroundings
+    }
+
+    /// Whether the backup copied the data of its snapshots into a store.
+    pub(in crate::restore) fn is_moved(&self) -> bool {
+        self.is_moved
+    }
+
+    /// What the archive says of a VolumeSnapshot.
+    pub(in crate::restore) fn source(
+        &self,
+        namespace: &str,
+        snapshot: &str,
+    ) -> Result<Source, String> {
+        Source::find(&self.contents, namespace, snapshot)
+    }
+}
+
+/// The actions, in Velero's order. They come after those of version 1.
+pub(in crate::restore) fn actions(csi: &Arc<Csi>) -> Vec<Named<dyn RestoreItemAction>> {
+    let actions: [(&str, Arc<dyn RestoreItemAction>); 4] = [
+        (CSI_CLAIMS, Arc::new(claim::Claim::new(csi))),
+        ("velero.io/csi-volumesnapshot-restorer", Arc::new(snapshot::Snapshot::new(csi))),
+        ("velero.io/csi-volumesnapshotclass-restorer", Arc::new(class::Class)),
+        ("velero.io/csi-volumesnapshotcontent-restorer", Arc::new(content::Content::new(csi))),
+    ];
+    actions.into_iter().filter_map(named).collect()
+}
+
+/// What a VolumeSnapshot of the backup, or its content, is called in this restore, as in Velero.
+pub(in crate::restore) fn name_in_restore(restore: &str, snapshot: &str) -> String {
+    digest(format!("{restore}/{snapshot}").as_bytes())
+}
+
+/// A resource of the snapshot API.
+pub(crate) fn kind(plural: &str) -> GroupResource {
+    GroupResource::new(SNAPSHOT_GROUP, plural)
+}
+
+/// An object of the snapshot API.
+pub(in crate::restore) fn object(plural: &str, namespace: &str, name: &str) -> ResourceIdentifier {
+    super::id(SNAPSHOT_GROUP, plural, namespace, name)
+}
+
+#[cfg(test)]
+pub(in crate::restore) mod tests;

@@ -1,0 +1,205 @@
+//! VolumeSnapshotContents, which stand for the snapshots of drivers.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bowline_api::{Restore, annotation};
+use bowline_plugin::{
+    Code, Encoded, Error, Item, ResourceIdentifier, ResourceSelector, RestoreItemAction,
+    RestoreOutput, Result,
+};
+use serde_json::{Value, json};
+
+use super::super::json::{annotation as annotated, map, remove_entries, text};
+use super::super::{id, read, target_namespace, write};
+use super::source::{handle, handle_of_snapshot};
+use super::surroundings::SnapshotClass;
+use super::{Csi, SNAPSHOTS, UNDER_WAY, kind, name_in_restore};
+
+/// Makes a content stand for the snapshot by its handle, and keep it for ever.
+pub(super) struct Content(Arc<Csi>);
+
+impl Content {
+    pub(super) fn new(csi: &Arc<Csi>) -> Self {
+        Self(Arc::clone(csi))
+    }
+
+    /// The handle that was noted on the VolumeSnapshot of a content.
+    fn noted_handle(&self, content: &Value) -> Option<String> {
+        let reference = |field: &str| text(content, &format!("/spec/volumeSnapshotRef/{field}"));
+        let (namespace, name) = (reference("namespace"), reference("name"));
+        let item = self.0.contents.read(&kind(SNAPSHOTS), None, namespace, name).ok()?;
+        handle_of_snapshot(&item.parse().ok()?).map(str::to_owned)
+    }
+}
+
+/// What a content becomes.
+struct New<'a> {
+    name: &'a str,
+    /// The namespace of its VolumeSnapshot.
+    namespace: &'a str,
+    handle: &'a str,
+    class: Option<&'a str>,
+}
+
+fn change(content: &mut Value, new: &New<'_>) {
+    let New { name, namespace, handle, class } = *new;
+    remove_entries(content, "/metadata", "annotations", &UNDER_WAY);
+    if let Some(metadata) = map(content, "/metadata") {
+        metadata.insert("name".to_owned(), name.into());
+    }
+    if let Some(reference) = map(content, "/spec/volumeSnapshotRef") {
+        for field in ["uid", "resourceVersion"] {
+            reference.remove(field);
+        }
+        reference.insert("name".to_owned(), name.into());
+        reference.insert("namespace".to_owned(), namespace.into());
+    }
+    if let Some(spec) = map(content, "/spec") {
+        spec.insert("deletionPolicy".to_owned(), "Retain".into());
+        spec.insert("source".to_owned(), json!({ "snapshotHandle": handle }));
+        match class {
+            Some(class) => spec.insert("volumeSnapshotClassName".to_owned(), class.into()),
+            None => spec.remove("volumeSnapshotClassName"),
+        };
+    }
+}
+
+/// The class of a driver: the one that the content had, else the default one, else the first. From it
+/// the controllers know with which secrets to ask the driver.
+fn class_for<'a>(classes: &'a [SnapshotClass], driver: &str, had: &str) -> Option<&'a str> {
+    let of_driver = || classes.iter().filter(|class| class.driver == driver);
+    let same = of_driver().find(|class| class.name == had);
+    let chosen = same.or_else(|| of_driver().find(|class| class.is_default));
+    chosen.or_else(|| of_driver().next()).map(|class| class.name.as_str())
+}
+
+/// The secret that a driver needs for the snapshot.
+fn secret(content: &Value) -> Option<ResourceIdentifier> {
+    let name = annotated(content, annotation::SNAPSHOTTER_SECRET_NAME)?;
+    let namespace = annotated(content, annotation::SNAPSHOTTER_SECRET_NAMESPACE)?;
+    Some(id("", "secrets", namespace, name))
+}
+
+#[async_trait]
+impl RestoreItemAction for Content {
+    async fn applies_to(&self) -> Result<ResourceSelector> {
+        Ok(ResourceSelector::resources(["volumesnapshotcontents.snapshot.storage.k8s.io"]))
+    }
+
+    async fn execute(
+        &self,
+        item: &Item,
+        item_from_backup: &Item,
+        restore: &Encoded<Restore>,
+    ) -> Result<RestoreOutput> {
+        let mut output = RestoreOutput::unchanged(item);
+        if !self.0.wishes.restore_pvs {
+            output.skip_restore = true;
+            return Ok(output);
+        }
+        let (mut content, backed_up): (Value, Value) = (read(item)?, read(item_from_backup)?);
+        let handle = handle(&backed_up).map(str::to_owned);
+        let Some(handle) = handle.or_else(|| self.noted_handle(&backed_up)) else {
+            let text = "it names no snapshot: that was not complete when it was backed up";
+            return Err(Error::new(Code::FailedPrecondition, text));
+        };
+        let classes = self.0.surroundings().snapshot_classes().await?;
+        let driver = text(&backed_up, "/spec/driver");
+        let had = text(&backed_up, "/spec/volumeSnapshotClassName");
+        let uid = restore.metadata.uid.as_deref().unwrap_or_default();
+        let namespace = text(&backed_up, "/spec/volumeSnapshotRef/namespace");
+        let new = New {
+            name: &name_in_restore(uid, text(&backed_up, "/spec/volumeSnapshotRef/name")),
+            namespace: target_namespace(&restore.spec, namespace),
+            handle: &handle,
+            class: class_for(classes, driver, had),
+        };
+        change(&mut content, &new);
+        output.additional_items.extend(secret(&content));
+        output.item = write(&content)?;
+        Ok(output)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_stands_for_the_snapshot_and_keeps_it() {
+        let mut content = json!({
+            "metadata": {
+                "name": "snapcontent-1",
+                "annotations": {
+                    "snapshot.storage.kubernetes.io/volumesnapshot-being-created": "yes",
+                    "snapshot.storage.kubernetes.io/volumesnapshot-being-deleted": "yes",
+                    "snapshot.storage.kubernetes.io/deletion-secret-name": "key",
+                },
+            },
+            "spec": {
+                "deletionPolicy": "Delete", "driver": "a.driver", "sourceVolumeMode": "Filesystem",
+                "source": {"volumeHandle": "v1"},
+                "volumeSnapshotClassName": "gone",
+                "volumeSnapshotRef": {
+                    "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot",
+                    "name": "vs", "namespace": "shop", "uid": "u", "resourceVersion": "7",
+                },
+            },
+        });
+        let new = New { name: "abc", namespace: "copy", handle: "s1", class: None };
+        change(&mut content, &new);
+        let mut expected = json!({
+            "metadata": {
+                "name": "abc",
+                "annotations": {"snapshot.storage.kubernetes.io/deletion-secret-name": "key"},
+            },
+            "spec": {
+                "deletionPolicy": "Retain", "driver": "a.driver", "sourceVolumeMode": "Filesystem",
+                "source": {"snapshotHandle": "s1"},
+                "volumeSnapshotRef": {
+                    "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot",
+                    "name": "abc", "namespace": "copy",
+                },
+            },
+        });
+        assert_eq!(content, expected);
+        change(&mut content, &New { class: Some("fast"), ..new });
+        expected["spec"]["volumeSnapshotClassName"] = "fast".into();
+        assert_eq!(content, expected);
+    }
+
+    #[test]
+    fn the_class_is_one_of_the_driver() {
+        let class = |name: &str, driver: &str, is_default| SnapshotClass {
+            name: name.into(),
+            driver: driver.into(),
+            is_default,
+        };
+        let classes = [
+            class("a", "other", true),
+            class("b", "mine", false),
+            class("c", "mine", true),
+            class("d", "mine", false),
+        ];
+        for (classes, had, expected) in [
+            (&classes[..], "d", Some("d")),
+            (&classes[..], "a", Some("c")),
+            (&classes[..2], "", Some("b")),
+            (&classes[..1], "a", None),
+        ] {
+            assert_eq!(class_for(classes, "mine", had), expected, "{had}");
+        }
+    }
+
+    #[test]
+    fn its_secret_comes_with_it_if_it_names_one_whole() {
+        let annotated = |annotations: Value| json!({"metadata": {"annotations": annotations}});
+        let (name, namespace) =
+            (annotation::SNAPSHOTTER_SECRET_NAME, annotation::SNAPSHOTTER_SECRET_NAMESPACE);
+        let both = annotated(json!({name: "key", namespace: "csi"}));
+        assert_eq!(secret(&both), Some(id("", "secrets", "csi", "key")));
+        assert_eq!(secret(&annotated(json!({name: "key"}))), None);
+        assert_eq!(secret(&json!({})), None);
+    }
+}

@@ -1,0 +1,165 @@
+//! Snapshots that were taken as a group.
+//!
+//! Some drivers say of such a snapshot which group it is of, and then the snapshot controller wants to
+//! know the group. So a stub for it is there until the contents are ready: one for each group, with the
+//! snapshots that are restored. It is `Retain`, as everything that a restore makes.
+
+use bowline_api::{Restore, annotation, label};
+use bowline_plugin::{Item, Result};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::super::json::{annotation as annotated, text};
+use super::super::lookup::explain;
+use super::super::write;
+use super::name_in_restore;
+use super::surroundings::Surroundings;
+use crate::cluster::Door;
+use crate::resource::GroupResource;
+
+/// The API group of VolumeGroupSnapshots, and their contents.
+pub(in crate::restore) const GROUP_GROUP: &str = "groupsnapshot.storage.k8s.io";
+pub(in crate::restore) const GROUP_CONTENTS: &str = "volumegroupsnapshotcontents";
+const GROUP_CLASSES: &str = "volumegroupsnapshotclasses";
+
+/// How often a stub is changed that somebody else changes.
+const TRIES: u32 = 5;
+
+/// From the parameters of a class to the annotations of a content, which name the same secret.
+const SECRET: [(&str, &str); 2] = [
+    (
+        "csi.storage.k8s.io/group-snapshotter-secret-name",
+        "groupsnapshot.storage.kubernetes.io/deletion-secret-name",
+    ),
+    (
+        "csi.storage.k8s.io/group-snapshotter-secret-namespace",
+        "groupsnapshot.storage.kubernetes.io/deletion-secret-namespace",
+    ),
+];
+
+/// A snapshot that was taken as one of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Member<'a> {
+    /// The group in the words of the driver.
+    group: &'a str,
+    handle: &'a str,
+    driver: &'a str,
+    namespace: &'a str,
+}
+
+impl<'a> Member<'a> {
+    /// What a VolumeSnapshot of the backup says of its group, if it says all that is needed.
+    pub(super) fn of(snapshot: &'a Value) -> Option<Self> {
+        let noted = |key| annotated(snapshot, key).filter(|value| !value.is_empty());
+        Some(Self {
+            group: noted(annotation::VOLUME_GROUP_SNAPSHOT_HANDLE)?,
+            handle: noted(annotation::VOLUME_SNAPSHOT_HANDLE)?,
+            driver: noted(annotation::CSI_DRIVER_NAME)?,
+            namespace: text(snapshot, "/metadata/namespace"),
+        })
+    }
+
+    /// The stub, before any other snapshot is in it.
+    fn stub(&self, name: &str, api_version: &str, restore: &str, secret: &Value) -> Value {
+        json!({
+            "apiVersion": api_version,
+            "kind": "VolumeGroupSnapshotContent",
+            "metadata": {
+                "name": name,
+                "labels": { label::RESTORE_NAME: label::value(restore) },
+                "annotations": secret,
+            },
+            "spec": {
+                "deletionPolicy": "Retain",
+                "driver": self.driver,
+                "source": { "groupSnapshotHandles": {
+                    "volumeGroupSnapshotHandle": self.group,
+                    "volumeSnapshotHandles": [self.handle],
+                } },
+                "volumeGroupSnapshotRef": {
+                    "name": format!("stub-vgs-{}", name.get(..8).unwrap_or(name)),
+                    "namespace": self.namespace,
+                },
+            },
+        })
+    }
+}
+
+/// The list of a stub's snapshots with one more, if it is not in it.
+fn with(stub: &Value, handle: &str) -> Option<Value> {
+    let place = "/spec/source/groupSnapshotHandles/volumeSnapshotHandles";
+    let mut handles = stub.pointer(place).and_then(Value::as_array).cloned().unwrap_or_default();
+    if handles.iter().any(|known| known == handle) {
+        return None;
+    }
+    handles.push(handle.into());
+    Some(json!({
+        "metadata": { "resourceVersion": text(stub, "/metadata/resourceVersion") },
+        "spec": { "source": { "groupSnapshotHandles": { "volumeSnapshotHandles": handles } } },
+    }))
+}
+
+/// Sees to it that the stub for the group of a snapshot is there and names it. Nothing is done where
+/// groups are not known.
+pub(super) async fn ensure_stub(
+    surroundings: &Surroundings,
+    member: &Member<'_>,
+    restore: &Restore,
+) -> Result<()> {
+    let kind = GroupResource::new(GROUP_GROUP, GROUP_CONTENTS);
+    let Some(resource) = surroundings.resource(&kind).await? else { return Ok(()) };
+    let failed = |error| explain(&error, "cannot write the VolumeGroupSnapshotContent");
+    let uid = restore.metadata.uid.as_deref().unwrap_or_default();
+    let name = name_in_restore(uid, member.group);
+    let cluster = &surroundings.cluster;
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        if let Some(found) = cluster.get(&resource, "", &name).await.map_err(failed)? {
+            let found: Value = super::super::read(&found.item)?;
+            let Some(patch) = with(&found, member.handle) else { return Ok(()) };
+            match cluster.patch(&resource, "", &name, Door::Whole, &patch).await {
+                Err(error) if error.is_conflict() && tries < TRIES => continue,
+                patched => return patched.map(drop).map_err(failed),
+            }
+        }
+        let secret = secret(surroundings, member.driver).await?;
+        let restore_name = restore.metadata.name.as_deref().unwrap_or_default();
+        let stub = member.stub(&name, &resource.api_version(), restore_name, &secret);
+        let stub: Item = write(&stub)?;
+        match cluster.create(&resource, "", &stub).await {
+            // Another snapshot of the group was quicker.
+            Err(error) if error.is_already_there() && tries < TRIES => {}
+            Err(error) => return Err(failed(error)),
+            Ok(_) => {
+                let status = json!({"status": {"volumeGroupSnapshotHandle": member.group}});
+                let patched = cluster.patch(&resource, "", &name, Door::Status, &status).await;
+                return patched.map(drop).map_err(failed);
+            }
+        }
+    }
+}
+
+/// The secret of a driver for groups, as annotations.
+async fn secret(surroundings: &Surroundings, driver: &str) -> Result<Value> {
+    #[derive(Deserialize)]
+    struct Class {
+        #[serde(default)]
+        driver: String,
+        #[serde(default)]
+        parameters: Value,
+    }
+    let classes: Vec<Class> = surroundings.list(GROUP_GROUP, GROUP_CLASSES).await?;
+    let mut annotations = json!({});
+    if let Some(class) = classes.into_iter().find(|class| class.driver == driver) {
+        for (parameter, annotation) in SECRET {
+            if let Some(value) = class.parameters.get(parameter).and_then(Value::as_str) {
+                annotations[annotation] = value.into();
+            }
+        }
+    }
+    Ok(annotations)
+}
+
+#[cfg(test)]
+mod tests;

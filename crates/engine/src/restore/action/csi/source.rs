@@ -1,0 +1,150 @@
+//! What the archive says of a snapshot.
+
+use bowline_api::annotation;
+use serde_json::Value;
+
+use super::super::json::{annotation as annotated, text};
+use super::{CONTENTS, SNAPSHOTS, kind};
+use crate::backup::policy::quantity;
+use crate::restore::unpack::Contents;
+
+/// A snapshot that a volume can be made from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::restore) struct Source {
+    /// The VolumeSnapshotContent, as the backup calls it.
+    pub(in crate::restore) content: String,
+    /// The driver that took it.
+    pub(in crate::restore) driver: String,
+    /// The snapshot in the words of the driver.
+    pub(in crate::restore) handle: String,
+    /// How many bytes a volume from it has at least, if that is known.
+    pub(in crate::restore) size: Option<u64>,
+}
+
+impl Source {
+    /// Reads a VolumeSnapshot of the archive and its content.
+    pub(super) fn find(contents: &Contents, namespace: &str, name: &str) -> Result<Self, String> {
+        let read = |plural: &str, namespace: &str, name: &str| {
+            let item = contents.read(&kind(plural), None, namespace, name);
+            let item = item.map_err(|error| error.to_string())?;
+            item.parse::<Value>().map_err(|error| error.to_string())
+        };
+        let snapshot = read(SNAPSHOTS, namespace, name)
+            .map_err(|error| format!("its VolumeSnapshot {namespace}/{name}: {error}"))?;
+        let bound = bound_content(&snapshot);
+        if bound.is_empty() {
+            return Err(format!(
+                "its VolumeSnapshot {namespace}/{name} was not bound to a content"
+            ));
+        }
+        let content = read(CONTENTS, "", bound)
+            .map_err(|error| format!("its VolumeSnapshotContent {bound}: {error}"))?;
+        let handle =
+            handle(&content).or_else(|| handle_of_snapshot(&snapshot)).ok_or_else(|| {
+                format!("its VolumeSnapshotContent {bound} names no snapshot: it was not complete")
+            })?;
+        let driver = match text(&content, "/spec/driver") {
+            "" => annotated(&snapshot, annotation::CSI_DRIVER_NAME).unwrap_or_default(),
+            driver => driver,
+        };
+        Ok(Self {
+            content: bound.to_owned(),
+            driver: driver.to_owned(),
+            handle: handle.to_owned(),
+            size: size(&snapshot, &content),
+        })
+    }
+}
+
+/// The content that a VolumeSnapshot is bound to.
+pub(super) fn bound_content(snapshot: &Value) -> &str {
+    text(snapshot, "/status/boundVolumeSnapshotContentName")
+}
+
+/// The snapshot that a content stands for.
+pub(super) fn handle(content: &Value) -> Option<&str> {
+    let places = ["/status/snapshotHandle", "/spec/source/snapshotHandle"];
+    places.into_iter().map(|place| text(content, place)).find(|handle| !handle.is_empty())
+}
+
+/// The snapshot that a VolumeSnapshot stands for, as the backup noted it.
+pub(super) fn handle_of_snapshot(snapshot: &Value) -> Option<&str> {
+    annotated(snapshot, annotation::VOLUME_SNAPSHOT_HANDLE).filter(|handle| !handle.is_empty())
+}
+
+fn size(snapshot: &Value, content: &Value) -> Option<u64> {
+    let told = content.pointer("/status/restoreSize").and_then(Value::as_u64);
+    let noted = || annotated(snapshot, annotation::VOLUME_SNAPSHOT_RESTORE_SIZE);
+    let shown = || snapshot.pointer("/status/restoreSize").and_then(Value::as_str);
+    told.or_else(|| quantity::bytes(noted().or_else(shown)?).ok()).filter(|size| *size > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::tests::archive;
+    use super::*;
+
+    fn snapshot() -> Value {
+        json!({
+            "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot",
+            "metadata": {"namespace": "shop", "name": "vs", "annotations": {
+                "velero.io/csi-driver-name": "a.driver",
+                "velero.io/csi-volumesnapshot-handle": "noted",
+                "velero.io/csi-volumesnapshot-restore-size": "1Gi",
+            }},
+            "status": {"boundVolumeSnapshotContentName": "vsc"},
+        })
+    }
+
+    fn content(spec: &Value, status: &Value) -> Value {
+        json!({
+            "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent",
+            "metadata": {"name": "vsc"}, "spec": spec, "status": status,
+        })
+    }
+
+    #[test]
+    fn a_snapshot_is_found_by_its_content_or_by_what_was_noted() {
+        let source = |driver: &str, handle: &str, size: u64| Source {
+            content: "vsc".into(),
+            driver: driver.into(),
+            handle: handle.into(),
+            size: Some(size),
+        };
+        let told = json!({"snapshotHandle": "s1", "restoreSize": 7});
+        for (spec, status, expected) in [
+            (json!({"driver": "b.driver"}), told, source("b.driver", "s1", 7)),
+            (
+                json!({"source": {"snapshotHandle": "s2"}}),
+                json!(null),
+                source("a.driver", "s2", 1 << 30),
+            ),
+            (json!({}), json!({}), source("a.driver", "noted", 1 << 30)),
+        ] {
+            let contents = archive(&[snapshot(), content(&spec, &status)]);
+            assert_eq!(Source::find(&contents, "shop", "vs"), Ok(expected), "{spec} {status}");
+        }
+    }
+
+    #[test]
+    fn what_is_missing_is_told() {
+        let mut unbound = snapshot();
+        unbound["status"] = json!({});
+        let mut bare = snapshot();
+        bare["metadata"]["annotations"] = json!({});
+        for (objects, expected) in [
+            (vec![], "its VolumeSnapshot shop/vs: it is not in the backup"),
+            (vec![unbound], "its VolumeSnapshot shop/vs was not bound to a content"),
+            (vec![snapshot()], "its VolumeSnapshotContent vsc: it is not in the backup"),
+            (
+                vec![bare, content(&json!({"driver": "d"}), &json!({}))],
+                "its VolumeSnapshotContent vsc names no snapshot: it was not complete",
+            ),
+        ] {
+            let contents = archive(&objects);
+            assert_eq!(Source::find(&contents, "shop", "vs"), Err(expected.to_owned()));
+        }
+    }
+}

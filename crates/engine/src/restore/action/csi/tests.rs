@@ -1,0 +1,199 @@
+use std::sync::Arc;
+
+use bowline_api::Restore;
+use bowline_plugin::{Encoded, Item, RestoreOutput};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::cluster::{Fake, fake};
+use crate::resource::Resource;
+use crate::restore::unpack::{self, Limits};
+
+/// An archive of objects, which are put where their kinds belong.
+pub(super) fn archive(objects: &[Value]) -> Contents {
+    let mut tar = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
+    for object in objects {
+        let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
+        let folder = match text("namespace") {
+            "" => "cluster".to_owned(),
+            namespace => format!("namespaces/{namespace}"),
+        };
+        let plural = match object["kind"].as_str().unwrap() {
+            "VolumeSnapshot" => "volumesnapshots.snapshot.storage.k8s.io",
+            "VolumeSnapshotContent" => "volumesnapshotcontents.snapshot.storage.k8s.io",
+            "PersistentVolumeClaim" => "persistentvolumeclaims",
+            "StorageClass" => "storageclasses.storage.k8s.io",
+            kind => panic!("{kind}"),
+        };
+        let path = format!("resources/{plural}/{folder}/{}.json", text("name"));
+        let bytes = object.to_string().into_bytes();
+        let mut header = tar::Header::new_gnu();
+        header.set_size(bytes.len() as u64);
+        header.set_mode(0o644);
+        tar.append_data(&mut header, path, &bytes[..]).unwrap();
+    }
+    let bytes = tar.into_inner().unwrap().finish().unwrap();
+    unpack::unpack(&bytes[..], &std::env::temp_dir(), Limits::default()).unwrap()
+}
+
+fn served(group: &str, version: &str, kind: &str, plural: &str, is_namespaced: bool) -> Resource {
+    let mut resource = fake::usual_resources().remove(0);
+    resource.id = GroupResource::new(group, plural);
+    resource.version = version.into();
+    resource.kind = kind.into();
+    resource.singular = kind.to_ascii_lowercase();
+    resource.short_names.clear();
+    resource.is_namespaced = is_namespaced;
+    resource
+}
+
+/// A cluster with CSI: its API, and one driver that is installed.
+pub(in crate::restore) fn with_csi() -> Fake {
+    let snapshots = "snapshot.storage.k8s.io";
+    let groups = "groupsnapshot.storage.k8s.io";
+    let storage = "storage.k8s.io";
+    let more = [
+        served(snapshots, "v1", "VolumeSnapshot", SNAPSHOTS, true),
+        served(snapshots, "v1", "VolumeSnapshotContent", CONTENTS, false),
+        served(snapshots, "v1", "VolumeSnapshotClass", CLASSES, false),
+        served(groups, "v1beta1", "VolumeGroupSnapshotContent", GROUP_CONTENTS, false),
+        served(groups, "v1beta1", "VolumeGroupSnapshotClass", "volumegroupsnapshotclasses", false),
+        served(storage, "v1", "CSIDriver", "csidrivers", false),
+        served(storage, "v1", "CSINode", "csinodes", false),
+    ];
+    let fake = Fake::new(fake::usual_resources().into_iter().chain(more));
+    fake.put(json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": "a.driver"},
+    }));
+    fake.put(json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
+        "metadata": {"name": "fast"}, "provisioner": "a.driver",
+    }));
+    fake
+}
+
+/// What one restore knows, with a report that its test can read.
+pub(super) struct Given {
+    pub(super) fake: Arc<Fake>,
+    pub(super) report: Arc<Report>,
+    pub(super) csi: Arc<Csi>,
+}
+
+pub(super) fn given(fake: Fake, objects: &[Value], volumes: Volumes, wishes: Wishes) -> Given {
+    let (resources, fake) = (Arc::new(fake.resources()), Arc::new(fake));
+    let cluster: Arc<dyn Cluster> = Arc::clone(&fake) as _;
+    let report = Arc::new(Report::default());
+    let csi = Csi {
+        contents: Arc::new(archive(objects)),
+        volumes: Arc::new(volumes),
+        report: Arc::clone(&report),
+        wishes,
+        is_moved: false,
+        is_dry_run: false,
+        surroundings: Surroundings::new(&cluster, &resources),
+    };
+    Given { fake, report, csi: Arc::new(csi) }
+}
+
+/// A Restore with a uid.
+pub(super) fn restore() -> Restore {
+    let mut restore = Restore::default();
+    restore.metadata.name = Some("r".into());
+    restore.metadata.uid = Some("uid".into());
+    restore.spec.namespace_mapping.insert("shop".into(), "copy".into());
+    restore
+}
+
+/// Shows an action an item without its status, as a restore does.
+pub(super) async fn show(
+    action: &dyn RestoreItemAction,
+    backed_up: &Value,
+) -> bowline_plugin::Result<RestoreOutput> {
+    let mut item = backed_up.clone();
+    item.as_object_mut().unwrap().remove("status");
+    let (item, backed_up) =
+        (Item::from_object(&item).unwrap(), Item::from_object(backed_up).unwrap());
+    action.execute(&item, &backed_up, &Encoded::new(restore())).await
+}
+
+pub(super) const WISHES: Wishes = Wishes { restore_pvs: true, allow_empty: false };
+
+#[test]
+fn names_are_those_that_velero_would_give() {
+    // printf uid/vs | sha256sum
+    let expected = "c9670da942ec2061cf4af54baf0a2d1b3622400d9b9a419e7bc301d37bf09fdb";
+    assert_eq!(name_in_restore("uid", "vs"), expected);
+}
+
+#[tokio::test]
+async fn the_actions_have_veleros_names_order_and_selectors() {
+    let Given { csi, .. } = given(with_csi(), &[], Volumes::default(), WISHES);
+    let mut found = Vec::new();
+    for action in actions(&csi) {
+        let selector = action.plugin.applies_to().await.unwrap();
+        found.push(format!("{} {}", action.name, selector.included_resources.join(",")));
+    }
+    let expected = [
+        "velero.io/csi-pvc-restorer persistentvolumeclaims",
+        "velero.io/csi-volumesnapshot-restorer volumesnapshots.snapshot.storage.k8s.io",
+        "velero.io/csi-volumesnapshotclass-restorer volumesnapshotclasses.snapshot.storage.k8s.io",
+        "velero.io/csi-volumesnapshotcontent-restorer \
+         volumesnapshotcontents.snapshot.storage.k8s.io",
+    ];
+    assert_eq!(found, expected);
+}
+
+#[tokio::test]
+async fn a_content_and_its_snapshot_meet_under_a_new_name_in_the_target_namespace() {
+    let content = json!({
+        "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent",
+        "metadata": {"name": "vsc"},
+        "spec": {
+            "driver": "a.driver", "deletionPolicy": "Delete", "source": {"volumeHandle": "v"},
+            "volumeSnapshotRef": {"namespace": "shop", "name": "vs", "uid": "u"},
+        },
+        "status": {"snapshotHandle": "s1"},
+    });
+    let snapshot = json!({
+        "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot",
+        "metadata": {"namespace": "shop", "name": "vs"},
+        "spec": {"source": {"persistentVolumeClaimName": "data"}},
+        "status": {"boundVolumeSnapshotContentName": "vsc"},
+    });
+    let fake = with_csi().with(json!({
+        "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotClass",
+        "metadata": {"name": "fast"}, "driver": "a.driver", "deletionPolicy": "Delete",
+    }));
+    let objects = [content.clone(), snapshot.clone()];
+    let Given { csi, .. } = given(fake, &objects, Volumes::default(), WISHES);
+    let name = name_in_restore("uid", "vs");
+
+    let output = show(&content::Content::new(&csi), &content).await.unwrap();
+    let made: Value = output.item.parse().unwrap();
+    assert_eq!(made["metadata"]["name"], name);
+    assert_eq!(made["spec"]["volumeSnapshotRef"], json!({"namespace": "copy", "name": name}));
+    assert_eq!(made["spec"]["source"], json!({"snapshotHandle": "s1"}));
+    assert_eq!(made["spec"]["volumeSnapshotClassName"], "fast");
+
+    let output = show(&snapshot::Snapshot::new(&csi), &snapshot).await.unwrap();
+    let made: Value = output.item.parse().unwrap();
+    assert_eq!(made["metadata"]["name"], name);
+    assert_eq!(made["spec"], json!({"source": {"volumeSnapshotContentName": name}}));
+    assert_eq!(output.additional_items, [object(CONTENTS, "", "vsc")]);
+
+    // What was not complete is told; without volumes nothing of it is wanted.
+    let mut unbound = snapshot.clone();
+    unbound["status"] = json!({});
+    let error = show(&snapshot::Snapshot::new(&csi), &unbound).await.unwrap_err();
+    assert!(error.message().contains("was not bound"), "{error}");
+    let mut unfinished = content.clone();
+    unfinished["status"] = json!({});
+    let error = show(&content::Content::new(&csi), &unfinished).await.unwrap_err();
+    assert!(error.message().contains("names no snapshot"), "{error}");
+    let no_volumes = Wishes { restore_pvs: false, ..WISHES };
+    let Given { csi, .. } = given(with_csi(), &objects, Volumes::default(), no_volumes);
+    assert!(show(&content::Content::new(&csi), &content).await.unwrap().skip_restore);
+    assert!(show(&snapshot::Snapshot::new(&csi), &snapshot).await.unwrap().skip_restore);
+}

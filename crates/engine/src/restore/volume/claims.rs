@@ -1,0 +1,243 @@
+//! Which claims of a restore have their volumes, as a watch tells.
+//!
+//! For the operations that [`csi`](super::csi) begins. A question waits for an answer that ends the
+//! operation, but not for long; so the end is known when it comes, and nobody polls the API server.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bowline_api::label;
+use bowline_plugin::{Code, Error, OperationId, Progress, Result, State};
+use futures::StreamExt as _;
+use jiff::Timestamp;
+use serde_json::Value;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+use crate::cluster::{Change, Cluster, Query};
+use crate::item::Object;
+use crate::resource::{Resource, Resources};
+
+/// How long a question waits for an end.
+const HOLD: Duration = Duration::from_secs(15);
+/// The pause before a watch is begun again that could not be.
+const PAUSE: Duration = Duration::from_secs(2);
+/// How long it may take to find out why a claim has no volume.
+const EVENTS_LIMIT: Duration = Duration::from_secs(10);
+
+/// Knows which claims of a restore have their volumes.
+pub struct Claims {
+    cluster: Arc<dyn Cluster>,
+    kind: Arc<Resource>,
+    events: Option<Arc<Resource>>,
+    selector: String,
+    seen: watch::Sender<HashMap<(String, String), Seen>>,
+    is_canceled: AtomicBool,
+}
+
+/// A claim, as it was last seen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Seen {
+    uid: String,
+    phase: String,
+    volume: String,
+    is_gone: bool,
+    since: Option<Timestamp>,
+}
+
+impl Seen {
+    fn of(object: &Object) -> Self {
+        let value: Value = object.item.parse().unwrap_or_default();
+        let text = |pointer: &str| {
+            value.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
+        };
+        Self {
+            uid: text("/metadata/uid"),
+            phase: text("/status/phase"),
+            volume: text("/spec/volumeName"),
+            is_gone: false,
+            since: text("/metadata/creationTimestamp").parse().ok(),
+        }
+    }
+
+    /// How it ends for the claim that is meant, if it has.
+    fn end(&self, uid: &str) -> Option<State> {
+        let failed = |why: &str| Some(State::Failed(why.to_owned()));
+        match self {
+            Self { is_gone: true, .. } => failed("the claim was deleted"),
+            Self { uid: other, .. } if other != uid => {
+                failed("the claim was deleted, and another has its name")
+            }
+            Self { phase, .. } if phase == "Lost" => failed("the claim has lost its volume"),
+            Self { phase, volume, .. } if phase == "Bound" && !volume.is_empty() => {
+                Some(State::Succeeded)
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Claims {
+    /// The claims of a restore, by its name. None if the cluster serves no claims.
+    pub fn new(cluster: Arc<dyn Cluster>, resources: &Resources, restore: &str) -> Option<Self> {
+        let kind = Arc::clone(resources.core("persistentvolumeclaims")?);
+        let events = resources.core("events").cloned();
+        let selector = format!("{}={}", label::RESTORE_NAME, label::value(restore));
+        let seen = watch::Sender::new(HashMap::new());
+        Some(Self { cluster, kind, events, selector, seen, is_canceled: AtomicBool::new(false) })
+    }
+
+    /// Follows the claims, until it is dropped.
+    pub async fn run(&self) {
+        loop {
+            let query = Query { label_selector: self.selector.clone(), ..Query::default() };
+            let mut changes = self.cluster.watch(&self.kind, query);
+            while let Some(change) = changes.next().await {
+                match change {
+                    Ok(change) => self.take(change),
+                    Err(error) => tracing::warn!("claims cannot be followed: {error}"),
+                }
+            }
+            sleep(PAUSE).await;
+        }
+    }
+
+    fn take(&self, change: Change) {
+        let (object, is_gone) = match change {
+            Change::Began => return,
+            Change::There(object) => (object, false),
+            Change::Gone(object) => (object, true),
+        };
+        let seen = Seen { is_gone, ..Seen::of(&object) };
+        self.seen.send_modify(|all| {
+            all.insert((object.namespace, object.name), seen);
+        });
+    }
+
+    /// How an operation goes. Waits for its end for a moment.
+    pub async fn progress(&self, operation: &OperationId) -> Result<Progress> {
+        let meant = Meant::parse(operation)?;
+        let key = (meant.namespace.to_owned(), meant.name.to_owned());
+        let mut seen = self.seen.subscribe();
+        let is_canceled = || self.is_canceled.load(Ordering::Relaxed);
+        let has_ended = |all: &HashMap<(String, String), Seen>| {
+            is_canceled() || all.get(&key).is_some_and(|seen| seen.end(meant.uid).is_some())
+        };
+        let known = match timeout(HOLD, seen.wait_for(has_ended)).await {
+            Ok(Ok(all)) => all.get(&key).cloned(),
+            _ => self.seen.borrow().get(&key).cloned(),
+        };
+        let known = match known {
+            Some(known) => known,
+            // The watch has not told of it, though it may be there.
+            None => match self.cluster.get(&self.kind, meant.namespace, meant.name).await {
+                Ok(Some(found)) => Seen::of(&found),
+                Ok(None) => Seen { is_gone: true, ..Seen::default() },
+                Err(error) => return Err(Error::new(Code::Unavailable, error.to_string())),
+            },
+        };
+        let progress = Progress {
+            started: known.since,
+            updated: Some(Timestamp::now()),
+            ..Progress::default()
+        };
+        Ok(match known.end(meant.uid) {
+            Some(State::Succeeded) => {
+                let description = format!("bound to {}", known.volume);
+                Progress { state: State::Succeeded, description, ..progress }
+            }
+            Some(state) => Progress { state, ..progress },
+            None => {
+                let description = self.why_not(&meant).await;
+                let state = if is_canceled() {
+                    State::Failed(format!("the claim is left as it is: {description}"))
+                } else {
+                    State::Running
+                };
+                Progress { state, description, ..progress }
+            }
+        })
+    }
+
+    /// The volume that the claim of an operation has, as far as the watch knows.
+    pub fn volume(&self, operation: &OperationId) -> Option<String> {
+        let meant = Meant::parse(operation).ok()?;
+        let key = (meant.namespace.to_owned(), meant.name.to_owned());
+        let seen = self.seen.borrow();
+        let seen = seen.get(&key).filter(|seen| seen.end(meant.uid) == Some(State::Succeeded))?;
+        Some(seen.volume.clone())
+    }
+
+    /// A claim goes on getting its volume, whoever waits for it: says so, and what it waits for.
+    pub async fn cancel(&self, operation: &OperationId) -> Result<()> {
+        self.is_canceled.store(true, Ordering::Relaxed);
+        // Those that wait for an end have one.
+        self.seen.send_modify(|_| {});
+        let meant = Meant::parse(operation)?;
+        Err(Error::new(Code::FailedPrecondition, self.why_not(&meant).await))
+    }
+
+    /// What the last warning says of a claim without a volume.
+    async fn why_not(&self, meant: &Meant<'_>) -> String {
+        let told = match &self.events {
+            Some(events) => {
+                timeout(EVENTS_LIMIT, last_warning(&*self.cluster, events, meant)).await
+            }
+            None => Ok(None),
+        };
+        match told {
+            Ok(Some(warning)) => format!("it has no volume yet: {warning}"),
+            _ => "it has no volume yet".to_owned(),
+        }
+    }
+}
+
+/// The claim that an operation is about.
+struct Meant<'a> {
+    namespace: &'a str,
+    name: &'a str,
+    uid: &'a str,
+}
+
+impl<'a> Meant<'a> {
+    fn parse(operation: &'a OperationId) -> Result<Self> {
+        let mut parts = operation.as_str().splitn(3, '/');
+        match (parts.next(), parts.next(), parts.next()) {
+            (Some(namespace), Some(name), Some(uid)) if !name.is_empty() => {
+                Ok(Self { namespace, name, uid })
+            }
+            _ => Err(Error::invalid_operation(operation)),
+        }
+    }
+}
+
+/// The last warning about a claim: `ProvisioningFailed: …`.
+async fn last_warning(
+    cluster: &dyn Cluster,
+    events: &Arc<Resource>,
+    meant: &Meant<'_>,
+) -> Option<String> {
+    let query = Query {
+        namespace: Some(meant.namespace.to_owned()),
+        field_selector: format!("involvedObject.uid={},type=Warning", meant.uid),
+        ..Query::default()
+    };
+    let mut warnings = cluster.list(events, query);
+    let mut last: Option<(String, String)> = None;
+    while let Some(Ok(event)) = warnings.next().await {
+        let Ok(event) = event.item.parse::<Value>() else { continue };
+        let text = |field: &str| event.get(field).and_then(Value::as_str).unwrap_or_default();
+        let time = [text("lastTimestamp"), text("eventTime")].into_iter().max().unwrap_or_default();
+        let told = format!("{}: {}", text("reason"), text("message"));
+        // Times of one form are in the order of their letters.
+        if last.as_ref().is_none_or(|(before, _)| before.as_str() <= time) {
+            last = Some((time.to_owned(), told));
+        }
+    }
+    last.map(|(_, told)| told)
+}
+
+#[cfg(test)]
+mod tests;

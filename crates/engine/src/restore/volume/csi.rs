@@ -1,0 +1,161 @@
+//! Claims that are made from the snapshots of CSI drivers.
+//!
+//! The actions have made of them what they are to be (see [`csi`]). Here it is seen to that what they
+//! are made from is there, and that what becomes of them is known.
+
+use bowline_api::{annotation, label};
+use bowline_plugin::{OperationId, ResourceIdentifier};
+use bowline_store::file::{CsiSnapshotInfo, Method, RestoreVolumeInfo};
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::super::Context;
+use super::super::action::CSI_CLAIMS;
+use super::super::action::csi::{self, CONTENTS, SNAPSHOT_GROUP, SNAPSHOTS};
+use super::WAY_OUT;
+use crate::item::Object;
+use crate::operation::{Kind, Operation};
+use crate::point::{self, Point};
+use crate::resource::GroupResource;
+
+/// What an item is made from, as the backup calls it.
+struct Origin {
+    id: ResourceIdentifier,
+    kind: &'static str,
+}
+
+/// Sees to it that what an item is made from is there: a claim whose snapshot could not be restored
+/// would wait for ever. A dry run has nothing to see to.
+pub(in crate::restore) fn require(
+    context: &Context,
+    id: &ResourceIdentifier,
+    backed_up: &Object,
+    value: &mut Value,
+) -> Result<(), String> {
+    if context.maker.is_none() {
+        return Ok(());
+    }
+    let is_claim = backed_up.resource.is_core("persistentvolumeclaims");
+    let is_snapshot = id.group == SNAPSHOT_GROUP && id.resource == SNAPSHOTS;
+    let origin = match backed_up.item.parse::<Value>() {
+        Ok(claim) if is_claim => origin_of_claim(context, id, &claim, value),
+        Ok(snapshot) if is_snapshot => origin_of_snapshot(&snapshot),
+        _ => None,
+    };
+    let Some(Origin { id: origin, kind }) = origin else { return Ok(()) };
+    if context.once.exists(&origin) {
+        return Ok(());
+    }
+    let reason = format!("its {kind} {} was not restored", origin.name);
+    if !is_claim {
+        return Err(reason);
+    }
+    if !context.request.volumes.allow_empty {
+        return Err(format!("its data cannot be brought back: {reason}; {WAY_OUT}"));
+    }
+    context.report.warning(id, format!("it is created empty: {reason}"));
+    if let Some(spec) = value.get_mut("spec").and_then(Value::as_object_mut) {
+        spec.remove("dataSource");
+    }
+    Ok(())
+}
+
+fn origin_of_claim(
+    context: &Context,
+    id: &ResourceIdentifier,
+    backed_up: &Value,
+    value: &Value,
+) -> Option<Origin> {
+    let snapshot = snapshot_of(context, backed_up, value)?;
+    Some(Origin { id: csi::object(SNAPSHOTS, &id.namespace, snapshot), kind: "VolumeSnapshot" })
+}
+
+fn origin_of_snapshot(backed_up: &Value) -> Option<Origin> {
+    let content = text(backed_up, "/status/boundVolumeSnapshotContentName");
+    let id = csi::object(CONTENTS, "", content);
+    (!content.is_empty()).then_some(Origin { id, kind: "VolumeSnapshotContent" })
+}
+
+/// The VolumeSnapshot of the backup that a claim is made from, unless somebody has made it something
+/// else.
+fn snapshot_of<'a>(context: &Context, backed_up: &'a Value, value: &Value) -> Option<&'a str> {
+    let noted = annotated(backed_up, label::VOLUME_SNAPSHOT_NAME)?;
+    let source = csi::data_source(value)?;
+    (source == csi::name_in_restore(context.request.uid.as_str(), noted)).then_some(noted)
+}
+
+/// Follows a claim that is in the cluster until it has its volume, if that is made at once. What is
+/// made when a pod first needs it is not waited for: that may never be.
+///
+/// Nothing of it is noted: a process that goes on finds the claim, and begins here again.
+pub(in crate::restore) async fn follow(
+    context: &Context,
+    id: &ResourceIdentifier,
+    created: &Object,
+) {
+    let kind = GroupResource::new("", "persistentvolumeclaims");
+    let backed_up = context.contents.read(&kind, None, &id.namespace, &id.name);
+    let backed_up = backed_up.ok().and_then(|item| item.parse::<Value>().ok());
+    let (Some(backed_up), Ok(claim)) = (backed_up, created.item.parse::<Value>()) else { return };
+    let Some(snapshot) = snapshot_of(context, &backed_up, &claim) else { return };
+    let Ok(source) = context.csi.source(&id.namespace, snapshot) else { return };
+    let vsc_name = csi::name_in_restore(context.request.uid.as_str(), snapshot);
+    context.volume_outcomes.claimed(RestoreVolumeInfo {
+        pvc_namespace: created.namespace.clone(),
+        pvc_name: created.name.clone(),
+        pv_name: text(&claim, "/spec/volumeName").to_owned(),
+        restore_method: Some(Method::CsiSnapshot),
+        csi_snapshot_info: Some(CsiSnapshotInfo {
+            snapshot_handle: source.handle,
+            size: source.size.and_then(|size| i64::try_from(size).ok()).unwrap_or_default(),
+            driver: source.driver,
+            vsc_name,
+            ..CsiSnapshotInfo::default()
+        }),
+        ..RestoreVolumeInfo::default()
+    });
+    match context.csi.surroundings().storage_classes().await {
+        Ok(classes) => {
+            let name = text(&claim, "/spec/storageClassName");
+            if classes.iter().any(|class| class.name == name && class.waits_for_consumer) {
+                tracing::info!(item = %id, "its volume is made when a pod first needs it");
+                return;
+            }
+        }
+        Err(error) => {
+            let text = format!("it is not known when its volume is made: {error}");
+            context.report.warning(id, text);
+            return;
+        }
+    }
+    let uid = text(&claim, "/metadata/uid");
+    let operation = format!("{}/{}/{uid}", created.namespace, created.name);
+    let (Ok(plugin), Some(operation)) = (CSI_CLAIMS.parse(), OperationId::new(&operation)) else {
+        return;
+    };
+    let (now, timeout) = (Timestamp::now(), context.request.timeouts.item_operation);
+    context.begun(Operation::begun(Kind::ItemRestore, plugin, id.clone(), operation, now, timeout));
+    point::pass(Point::ClaimFollowed);
+}
+
+/// Whether a claim of the backup names a CSI snapshot, and whether it names a copy of one.
+pub(super) fn of_claim(context: &Context, namespace: &str, name: &str) -> (bool, bool) {
+    let claims = GroupResource::new("", "persistentvolumeclaims");
+    let claim = context.contents.read(&claims, None, namespace, name).ok();
+    let Some(claim) = claim.and_then(|item| item.parse::<Value>().ok()) else {
+        return (false, false);
+    };
+    let has = |key| annotated(&claim, key).is_some_and(|value| !value.is_empty());
+    if context.csi.is_moved() {
+        return (false, has(annotation::DATA_UPLOAD_NAME));
+    }
+    (has(label::VOLUME_SNAPSHOT_NAME), false)
+}
+
+fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
+    value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn annotated<'a>(value: &'a Value, key: &str) -> Option<&'a str> {
+    value.pointer("/metadata/annotations")?.get(key)?.as_str()
+}

@@ -1,0 +1,776 @@
+//! Snapshots by CSI drivers, in a cluster in memory with a snapshot controller in memory.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bowline_engine::backup::csi::{self, Reach};
+use bowline_engine::backup::{self, Recovery, finalize, replace};
+use bowline_engine::cluster::fake::usual_resources;
+use bowline_engine::cluster::{Change, Cluster as _, Executed, Fake, Query};
+use bowline_engine::journal::{InMemory, Record, recover};
+use bowline_engine::operation::record::Of;
+use bowline_engine::operation::{Kind, Operation, State};
+use bowline_engine::report::Report;
+use bowline_engine::{GroupResource, Resource};
+use bowline_plugin::OperationId;
+use bowline_store::backend::Memory;
+use bowline_store::file::{BackupVolumeInfo, CsiSnapshotInfo, Method, Outcome};
+use futures::StreamExt as _;
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+use crate::backup::{Run, archive_of, claim, namespace, object, run_of, store_in, take};
+
+const GROUP: &str = "snapshot.storage.k8s.io";
+const SNAPSHOTS: &str = "volumesnapshots.snapshot.storage.k8s.io";
+const CONTENTS: &str = "volumesnapshotcontents.snapshot.storage.k8s.io";
+const GROUPS: &str = "volumegroupsnapshots.groupsnapshot.storage.k8s.io";
+const GROUP_CONTENTS: &str = "volumegroupsnapshotcontents.groupsnapshot.storage.k8s.io";
+const BACKUP: Of<'static> = Of { name: "b1", uid: "3f9f3c1e-0000-4000-8000-000000000001" };
+
+/// The snapshots that a driver has, and what it is to do with which claim.
+#[derive(Default)]
+struct Driver {
+    calls: Arc<Mutex<Vec<String>>>,
+    handles: Mutex<BTreeSet<String>>,
+    moods: Mutex<BTreeMap<&'static str, Mood>>,
+}
+
+#[derive(Clone, Copy, Default, PartialEq)]
+enum Mood {
+    /// It takes the snapshot, and is ready at once.
+    #[default]
+    Good,
+    /// It takes the snapshot, and is never ready.
+    Unready,
+    /// It says no.
+    Failing,
+    /// It says nothing.
+    Silent,
+}
+
+impl Driver {
+    fn note(&self, call: String) {
+        self.calls.lock().unwrap().push(call);
+    }
+
+    fn calls(&self) -> Vec<String> {
+        self.calls.lock().unwrap().clone()
+    }
+
+    fn handles(&self) -> Vec<String> {
+        self.handles.lock().unwrap().iter().cloned().collect()
+    }
+
+    fn is(&self, claim: &'static str, mood: Mood) {
+        self.moods.lock().unwrap().insert(claim, mood);
+    }
+
+    /// What the snapshot controller and the driver do about a VolumeSnapshot.
+    async fn make(&self, cluster: &Fake, snapshot: Value) {
+        let meta = &snapshot["metadata"];
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        let (uid, name) = (text(&meta["uid"]), text(&meta["name"]));
+        let claim = text(&snapshot["spec"]["source"]["persistentVolumeClaimName"]);
+        self.note(format!("begin {claim}"));
+        // The others of the block are made meanwhile.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let mood = self.moods.lock().unwrap().get(claim.as_str()).copied().unwrap_or_default();
+        let content = format!("snapcontent-{uid}");
+        let handle = format!("handle-{name}");
+        let status = match mood {
+            Mood::Silent => return,
+            Mood::Failing => json!({"error": {"message": "no luck"}}),
+            Mood::Good | Mood::Unready => {
+                self.handles.lock().unwrap().insert(handle.clone());
+                json!({
+                    "snapshotHandle": handle,
+                    "creationTime": 1_700_000_000_000_000_000_i64,
+                    "restoreSize": 1 << 30,
+                    "readyToUse": mood == Mood::Good,
+                })
+            }
+        };
+        self.note(format!("end {claim}"));
+        cluster.put(json!({
+            "apiVersion": format!("{GROUP}/v1"),
+            "kind": "VolumeSnapshotContent",
+            "metadata": {"name": content, "uid": format!("uid-{content}")},
+            "spec": {
+                "driver": "disk.example.com",
+                "deletionPolicy": "Delete",
+                "source": {"volumeHandle": "v"},
+                "volumeSnapshotRef": {"namespace": "shop", "name": name, "uid": uid},
+            },
+            "status": status,
+        }));
+    }
+
+    /// A content is gone, and with it what it does not retain.
+    fn forget(&self, content: &Value) {
+        if content["spec"]["deletionPolicy"] == "Delete"
+            && content["status"]["volumeGroupSnapshotHandle"].is_null()
+            && let Some(handle) = content["status"]["snapshotHandle"].as_str()
+        {
+            self.handles.lock().unwrap().remove(handle);
+        }
+    }
+}
+
+fn resources() -> Vec<Resource> {
+    with_kinds(usual_resources(), GROUP, "v1", "VolumeSnapshot")
+}
+
+fn with_groups() -> Vec<Resource> {
+    with_kinds(resources(), "groupsnapshot.storage.k8s.io", "v1beta2", "VolumeGroupSnapshot")
+}
+
+fn with_kinds(mut all: Vec<Resource>, group: &str, version: &str, kind: &str) -> Vec<Resource> {
+    let like = all[0].clone();
+    let kinds = [
+        (kind.to_owned(), true),
+        (format!("{kind}Content"), false),
+        (format!("{kind}Class"), false),
+    ];
+    for (kind, is_namespaced) in kinds {
+        let plural = if kind.ends_with('s') { "es" } else { "s" };
+        let singular = kind.to_ascii_lowercase();
+        all.push(Resource {
+            id: GroupResource::new(group, format!("{singular}{plural}")),
+            version: version.to_owned(),
+            kind,
+            singular,
+            short_names: Vec::new(),
+            is_namespaced,
+            ..like.clone()
+        });
+    }
+    all
+}
+
+fn volume(name: &str, claim: &str) -> Value {
+    let mut volume = object("v1", "PersistentVolume", "", name);
+    volume["spec"] = json!({
+        "csi": {"driver": "disk.example.com", "volumeHandle": name},
+        "claimRef": {"namespace": "shop", "name": claim},
+        "persistentVolumeReclaimPolicy": "Delete",
+    });
+    volume["status"] = json!({"phase": "Bound"});
+    volume
+}
+
+fn class(name: &str) -> Value {
+    let mut class = object(&format!("{GROUP}/v1"), "VolumeSnapshotClass", "", name);
+    class["driver"] = "disk.example.com".into();
+    class["deletionPolicy"] = "Delete".into();
+    class
+}
+
+/// A pod with hooks and two claims.
+fn objects() -> Vec<Value> {
+    let mut pod = object("v1", "Pod", "shop", "db");
+    pod["metadata"]["uid"] = json!("pod-uid");
+    pod["metadata"]["annotations"] = json!({
+        "pre.hook.backup.velero.io/command": "freeze",
+        "post.hook.backup.velero.io/command": "thaw",
+    });
+    let volumes = ["a", "b"];
+    let volumes =
+        volumes.map(|name| json!({"name": name, "persistentVolumeClaim": {"claimName": name}}));
+    pod["spec"] = json!({"containers": [{"name": "main"}], "volumes": volumes});
+    pod["status"] = json!({"phase": "Running"});
+    vec![
+        namespace("shop"),
+        pod,
+        claim("shop", "a", "pv-a"),
+        claim("shop", "b", "pv-b"),
+        volume("pv-a", "a"),
+        volume("pv-b", "b"),
+    ]
+}
+
+fn cluster(driver: &Arc<Driver>, fake: Fake) -> Arc<Fake> {
+    let calls = Arc::clone(&driver.calls);
+    Arc::new(objects().into_iter().fold(fake, Fake::with).answering(move |exec| {
+        calls.lock().unwrap().push(exec.command[0].clone());
+        Ok(Executed { output: String::new(), failure: None })
+    }))
+}
+
+/// The snapshot controller. It ends when this is dropped.
+fn control(cluster: &Arc<Fake>, driver: &Arc<Driver>) -> JoinSet<()> {
+    let mut tasks = JoinSet::new();
+    for plural in [SNAPSHOTS, CONTENTS] {
+        let (cluster, driver) = (Arc::clone(cluster), Arc::clone(driver));
+        let resource = cluster.resources().resolve(plural).cloned().unwrap();
+        let mut changes = cluster.watch(&resource, Query::default());
+        tasks.spawn(async move {
+            let mut made = BTreeSet::new();
+            while let Some(Ok(change)) = changes.next().await {
+                match change {
+                    Change::There(object) if plural == SNAPSHOTS => {
+                        let snapshot: Value = object.item.parse().unwrap();
+                        let uid = snapshot["metadata"]["uid"].to_string();
+                        let content = format!("snapcontent-{}", uid.trim_matches('"'));
+                        let is_there = cluster.object(CONTENTS, "", &content).is_some();
+                        if made.insert(uid) && !is_there {
+                            let (cluster, driver) = (Arc::clone(&cluster), Arc::clone(&driver));
+                            tokio::spawn(async move { driver.make(&cluster, snapshot).await });
+                        }
+                    }
+                    // The content of a VolumeSnapshot that is deleted goes with it, unless it is retained.
+                    Change::Gone(object) if plural == SNAPSHOTS => {
+                        let snapshot: Value = object.item.parse().unwrap();
+                        let name = format!(
+                            "snapcontent-{}",
+                            snapshot["metadata"]["uid"].as_str().unwrap()
+                        );
+                        let content = cluster.object(CONTENTS, "", &name).unwrap_or_default();
+                        if content["spec"]["deletionPolicy"] == "Delete" {
+                            cluster.remove(CONTENTS, "", &name);
+                        }
+                    }
+                    Change::Gone(object) => driver.forget(&object.item.parse().unwrap()),
+                    Change::Began | Change::There(_) => {}
+                }
+            }
+        });
+    }
+    tasks
+}
+
+/// What the snapshot controller does about groups. It ends when this is dropped.
+fn control_groups(cluster: &Arc<Fake>, driver: &Arc<Driver>) -> JoinSet<()> {
+    let (cluster, driver) = (Arc::clone(cluster), Arc::clone(driver));
+    let resource = cluster.resources().resolve(GROUPS).cloned().unwrap();
+    let mut changes = cluster.watch(&resource, Query::default());
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move {
+        let mut made = BTreeSet::new();
+        while let Some(Ok(change)) = changes.next().await {
+            match change {
+                Change::There(object) => {
+                    let group: Value = object.item.parse().unwrap();
+                    if made.insert(group["metadata"]["uid"].to_string()) {
+                        make_group(&cluster, &driver, &group);
+                    }
+                }
+                Change::Gone(object) => {
+                    forget_group(&cluster, &driver, &object.item.parse().unwrap());
+                }
+                Change::Began => {}
+            }
+        }
+    });
+    tasks
+}
+
+fn make_group(cluster: &Fake, driver: &Driver, group: &Value) {
+    let (name, uid) = (&group["metadata"]["name"], group["metadata"]["uid"].as_str().unwrap());
+    driver.note("group".to_owned());
+    cluster.put(json!({
+        "apiVersion": "groupsnapshot.storage.k8s.io/v1beta2",
+        "kind": "VolumeGroupSnapshotContent",
+        "metadata": {"name": format!("groupsnapcontent-{uid}"), "uid": format!("content-{uid}")},
+        "spec": {
+            "driver": "disk.example.com",
+            "deletionPolicy": "Delete",
+            "volumeGroupSnapshotRef": {"namespace": "shop", "name": name, "uid": uid},
+        },
+        "status": {"volumeGroupSnapshotHandle": "group-handle"},
+    }));
+    for claim in ["a", "b"] {
+        let handle = format!("member-{uid}-{claim}");
+        let member = format!("member-{uid}-{claim}-uid");
+        driver.handles.lock().unwrap().insert(handle.clone());
+        cluster.put(json!({
+            "apiVersion": format!("{GROUP}/v1"),
+            "kind": "VolumeSnapshotContent",
+            "metadata": {"name": format!("snapcontent-{member}"), "uid": format!("c-{member}")},
+            "spec": {
+                "driver": "disk.example.com",
+                "deletionPolicy": "Delete",
+                "volumeSnapshotRef": {"namespace": "shop", "name": member, "uid": member},
+            },
+            // A member is not deleted by itself.
+            "status": {
+                "snapshotHandle": handle,
+                "volumeGroupSnapshotHandle": "group-handle",
+                "readyToUse": true,
+            },
+        }));
+        cluster.put(json!({
+            "apiVersion": format!("{GROUP}/v1"),
+            "kind": "VolumeSnapshot",
+            "metadata": {
+                "name": member, "namespace": "shop", "uid": member,
+                "ownerReferences": [{"kind": "VolumeGroupSnapshot", "name": name, "uid": uid}],
+            },
+            "spec": {"source": {"persistentVolumeClaimName": claim}},
+            "status": {
+                "boundVolumeSnapshotContentName": format!("snapcontent-{member}"),
+                "volumeGroupSnapshotName": name,
+            },
+        }));
+    }
+}
+
+fn forget_group(cluster: &Fake, driver: &Driver, group: &Value) {
+    let uid = group["metadata"]["uid"].as_str().unwrap();
+    let name = format!("groupsnapcontent-{uid}");
+    let content = cluster.object(GROUP_CONTENTS, "", &name).unwrap_or_default();
+    if content["spec"]["deletionPolicy"] == "Delete" {
+        cluster.remove(GROUP_CONTENTS, "", &name);
+        driver.handles.lock().unwrap().retain(|handle| !handle.contains(uid));
+    }
+    for claim in ["a", "b"] {
+        cluster.remove(SNAPSHOTS, "shop", &format!("member-{uid}-{claim}-uid"));
+    }
+}
+
+struct Bench {
+    driver: Arc<Driver>,
+    cluster: Arc<Fake>,
+    memory: Memory,
+    _controllers: [JoinSet<()>; 2],
+}
+
+impl Bench {
+    fn new() -> Self {
+        let driver = Arc::new(Driver::default());
+        let cluster = cluster(&driver, Fake::new(resources()).with(class("fast")));
+        Self::of(driver, cluster)
+    }
+
+    fn of(driver: Arc<Driver>, cluster: Arc<Fake>) -> Self {
+        let has_groups = cluster.resources().resolve(GROUPS).is_some();
+        let groups =
+            if has_groups { control_groups(&cluster, &driver) } else { JoinSet::default() };
+        let controllers = [control(&cluster, &driver), groups];
+        Self { driver, cluster, memory: Memory::with_bucket("b"), _controllers: controllers }
+    }
+
+    /// Both claims in a volume group, with a class for groups or without.
+    fn grouped(resources: Vec<Resource>, has_class: bool) -> Self {
+        let driver = Arc::new(Driver::default());
+        let mut fake = Fake::new(resources).with(class("fast"));
+        if has_class {
+            let version = "groupsnapshot.storage.k8s.io/v1beta2";
+            let mut class = object(version, "VolumeGroupSnapshotClass", "", "groups");
+            class["driver"] = "disk.example.com".into();
+            fake = fake.with(class);
+        }
+        let cluster = cluster(&driver, fake);
+        for (name, volume) in [("a", "pv-a"), ("b", "pv-b")] {
+            let mut claim = claim("shop", name, volume);
+            claim["metadata"]["labels"] = json!({"velero.io/volume-group": "db"});
+            cluster.put(claim);
+        }
+        Self::of(driver, cluster)
+    }
+
+    fn count(&self, plural: &str) -> usize {
+        let resource = self.cluster.resources().resolve(plural).cloned().unwrap();
+        let listed = self.cluster.list(&resource, Query::default()).count();
+        futures::FutureExt::now_or_never(listed).unwrap()
+    }
+
+    async fn run(&self, records: Vec<Record>) -> (backup::Run, Arc<InMemory>) {
+        let spec = json!({"includeClusterResources": true, "csiSnapshotTimeout": "30s"});
+        let mut run = run_of(&self.cluster, spec, store_in(self.memory.clone())).await;
+        let journal = Arc::new(InMemory::default());
+        run.journal = Arc::clone(&journal) as _;
+        run.recovery = Recovery { recovered: recover(records), report: Report::default() };
+        (run, journal)
+    }
+
+    async fn taken(&self) -> Run {
+        take(self.run(Vec::new()).await.0).await
+    }
+
+    /// The VolumeSnapshots that are there.
+    fn snapshots(&self) -> Vec<Value> {
+        let names = self.cluster.creations();
+        let made = names.iter().filter(|id| id.resource == "volumesnapshots");
+        made.filter_map(|id| self.cluster.object(SNAPSHOTS, &id.namespace, &id.name)).collect()
+    }
+}
+
+fn completed(operations: &[Operation]) -> Vec<Operation> {
+    let complete = |one: &Operation| Operation { state: State::Completed, ..one.clone() };
+    operations.iter().map(complete).collect()
+}
+
+#[tokio::test]
+async fn the_snapshots_of_a_pod_are_taken_side_by_side_between_its_hooks() {
+    let bench = Bench::new();
+    let run = bench.taken().await;
+    assert_eq!(run.errors(), [""; 0]);
+    let calls = bench.driver.calls();
+    let at = |call: &str| {
+        calls.iter().position(|one| one == call).unwrap_or_else(|| panic!("{call} in {calls:?}"))
+    };
+    for claim in ["a", "b"] {
+        assert!(at("freeze") < at(&format!("begin {claim}")), "{calls:?}");
+        assert!(at(&format!("end {claim}")) < at("thaw"), "{calls:?}");
+    }
+    assert!(at("begin b") < at("end a") && at("begin a") < at("end b"), "{calls:?}");
+    assert_eq!(run.taken.freezes.len(), 1);
+    assert_eq!(run.taken.csi_snapshots.len(), 2);
+    assert_eq!(run.taken.csi_classes.0.len(), 1);
+    let mut operations: Vec<String> =
+        run.taken.operations.iter().map(|one| one.id.to_string()).collect();
+    operations.sort_unstable();
+    assert_eq!(operations.len(), 2);
+    assert!(operations[0].starts_with("shop/velero-a-"), "{operations:?}");
+
+    let status = finalize::status(
+        &bowline_api::Backup::new("b1", bowline_api::BackupSpec::default()),
+        &run.taken,
+    );
+    assert_eq!(status.csi_volume_snapshots_attempted, 2);
+    let mut status = status;
+    finalize::counted(&mut status, &completed(&run.taken.operations));
+    assert_eq!(status.csi_volume_snapshots_completed, 2);
+    assert_eq!((status.volume_snapshots_attempted, status.volume_snapshots_completed), (0, 0));
+}
+
+#[tokio::test]
+async fn what_a_restore_needs_is_in_the_archive_and_was_not_read_again() {
+    let bench = Bench::new();
+    let run = bench.taken().await;
+    let snapshots = bench.snapshots();
+    assert_eq!(snapshots.len(), 2);
+    for claim in ["a", "b"] {
+        let stored =
+            &run.archive[&format!("resources/persistentvolumeclaims/namespaces/shop/{claim}.json")];
+        let name = stored["metadata"]["labels"]["velero.io/volume-snapshot-name"].as_str().unwrap();
+        assert_eq!(stored["metadata"]["labels"]["velero.io/backup-name"], "b1");
+        let marks = json!({"velero.io/volume-snapshot-name": name});
+        assert_eq!(stored["metadata"]["annotations"], marks, "and no mark of ours");
+        assert_eq!(stored["spec"]["resources"]["requests"]["storage"], "1Gi");
+        let snapshot = &run.archive[&format!("resources/{SNAPSHOTS}/namespaces/shop/{name}.json")];
+        assert_eq!(
+            snapshot["metadata"]["annotations"],
+            json!({
+                "velero.io/csi-driver-name": "disk.example.com",
+                "velero.io/csi-volumesnapshot-handle": format!("handle-{name}"),
+                "velero.io/csi-volumesnapshot-restore-size": "1Gi",
+                "velero.io/csi-vsc-deletion-policy": "Delete",
+            })
+        );
+        let there = bench.cluster.object(SNAPSHOTS, "shop", name).unwrap();
+        let mark = "velero.io/csi-volumesnapshot-handle";
+        assert_eq!(there["metadata"]["annotations"][mark], format!("handle-{name}"));
+        let info = run.taken.volumes.iter().find(|info| info.pvc_name == claim).unwrap();
+        assert_eq!(info.backup_method, Some(Method::CsiSnapshot));
+        assert!(!info.skipped && info.preserve_local_snapshot && info.result.is_none());
+        let csi = info.csi_snapshot_info.as_ref().unwrap();
+        assert_eq!(csi.snapshot_handle, format!("handle-{name}"));
+        assert_eq!((csi.size, csi.ready_to_use), (1 << 30, Some(true)));
+        let content = &run.archive[&format!("resources/{CONTENTS}/cluster/{}.json", csi.vsc_name)];
+        assert_eq!(content["metadata"]["labels"]["velero.io/backup-name"], "b1");
+        assert!(csi.operation_id.starts_with(&format!("shop/{name}/")), "{}", csi.operation_id);
+    }
+    let class = format!("resources/volumesnapshotclasses.{GROUP}/cluster/fast.json");
+    assert!(run.archive.contains_key(&class), "{:?}", run.stored());
+    let read = bench.cluster.gets();
+    let read: Vec<_> = read.iter().filter(|id| id.group == GROUP).collect();
+    assert!(read.is_empty(), "{read:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_driver_that_says_no_is_an_error_on_its_claim_and_leaves_nothing() {
+    for (mood, reason) in [
+        (Mood::Failing, "disk.example.com could not snapshot it: no luck"),
+        (Mood::Silent, "has not taken the snapshot within 30 s"),
+    ] {
+        let bench = Bench::new();
+        bench.driver.is("a", mood);
+        let run = bench.taken().await;
+        assert_eq!(run.errors().len(), 1, "{:?}", run.errors());
+        let told = &run.errors()[0];
+        assert!(told.contains("persistentvolumeclaims/a:") && told.contains(reason), "{told}");
+        assert!(told.contains("pv-a is not in the backup"), "{told}");
+        assert_eq!(bench.driver.calls().last().unwrap(), "thaw");
+        assert_eq!(bench.driver.handles().len(), 1);
+        assert_eq!(bench.snapshots().len(), 1, "that of b");
+        let stored = &run.archive["resources/persistentvolumeclaims/namespaces/shop/a.json"];
+        assert!(stored["metadata"]["labels"].is_null(), "{stored}");
+        assert_eq!(run.taken.operations.len(), 1);
+        let info = run.taken.volumes.iter().find(|info| info.pvc_name == "a").unwrap();
+        assert_eq!(info.result, Some(Outcome::Failed));
+        assert_eq!(info.backup_method, Some(Method::CsiSnapshot));
+        assert_eq!(info.csi_snapshot_info.as_ref().unwrap().snapshot_handle, "");
+    }
+}
+
+#[tokio::test]
+async fn a_claim_that_cannot_be_snapshotted_is_told_what_is_lacking() {
+    let driver = Arc::new(Driver::default());
+    for (fake, reason) in [
+        (Fake::usual(), "does not serve snapshot.storage.k8s.io/v1"),
+        (Fake::new(resources()), "there is no VolumeSnapshotClass for its driver disk.example.com"),
+        (Fake::new(resources()).with(class("x")).with(class("y")), "several VolumeSnapshotClasses"),
+    ] {
+        let cluster = cluster(&driver, fake);
+        let spec = json!({"includeClusterResources": true});
+        let run = take(run_of(&cluster, spec, store_in(Memory::with_bucket("b"))).await).await;
+        assert_eq!(run.errors().len(), 2, "{:?}", run.errors());
+        assert!(run.errors().iter().all(|text| text.contains(reason)), "{:?}", run.errors());
+        for info in &run.taken.volumes {
+            assert!(info.skipped && info.skipped_reason.contains(reason), "{info:?}");
+        }
+        assert!(run.stored().contains(&"persistentvolumeclaims/shop/a".to_owned()));
+        assert!(run.taken.operations.is_empty() && run.taken.csi_snapshots.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_snapshot_is_of_a_claim_whether_or_not_its_volume_is_backed_up() {
+    let bench = Bench::new();
+    let (mut run, _) = bench.run(Vec::new()).await;
+    let spec = json!({"includeClusterResources": false});
+    run.request = crate::backup::request(&bench.cluster, spec).await;
+    let run = take(run).await;
+    assert_eq!(run.errors(), [""; 0]);
+    assert_eq!(run.taken.csi_snapshots.len(), 2);
+    let stored = run.stored();
+    assert!(!stored.iter().any(|path| path.starts_with("persistentvolumes/")), "{stored:?}");
+    let named = run.taken.volumes.iter().filter(|info| info.csi_snapshot_info.is_some());
+    let named: Vec<_> = named.map(|info| (&*info.pv_name, &*info.pvc_name)).collect();
+    assert_eq!(named, [("pv-a", "a"), ("pv-b", "b")]);
+}
+
+#[tokio::test]
+async fn wherever_a_process_dies_no_snapshot_is_lost_and_none_is_left_over() {
+    let bench = Bench::new();
+    let (first, journal) = bench.run(Vec::new()).await;
+    let (whole, records) = (take(first).await, journal.records());
+    let before: BTreeSet<String> = bench.driver.handles().into_iter().collect();
+    assert_eq!(before.len(), 2);
+    for length in 1..=records.len() {
+        let noted = records[..length].to_vec();
+        let is_finished = !recover(noted.clone()).finished.is_empty();
+        // All is as the first one left it.
+        let bench = Bench::new();
+        let (first, _) = bench.run(Vec::new()).await;
+        let first = take(first).await;
+        let noted = rename(&noted, &whole, &first);
+        let store = store_in(bench.memory.clone());
+        let name = bowline_store::BackupName::new("b1").unwrap();
+        assert!(!archive_of(&store, &name).await.is_empty());
+        let (again, _) = bench.run(noted).await;
+        let again = take(again).await;
+        assert_eq!(again.errors(), [""; 0], "after {length} notes");
+        assert_eq!(again.warnings(), [""; 0], "after {length} notes");
+        let handles = |run: &Run| -> BTreeSet<String> {
+            run.taken.csi_snapshots.iter().map(|one| one.handle.clone()).collect()
+        };
+        let there: BTreeSet<String> = bench.driver.handles().into_iter().collect();
+        assert_eq!(handles(&again), there, "after {length} notes");
+        assert_eq!(there.len(), 2, "after {length} notes");
+        assert_eq!(bench.snapshots().len(), 2, "after {length} notes");
+        assert_eq!(again.taken.operations.len(), 2);
+        assert_eq!(handles(&again) == handles(&first), is_finished, "after {length} notes");
+        assert_eq!(again.taken.csi_classes.0.len(), 1);
+    }
+}
+
+/// The notes of one run, as if they were those of another: only the names of snapshots differ.
+fn rename(records: &[Record], of: &Run, to: &Run) -> Vec<Record> {
+    let mut text = serde_json::to_string(records).unwrap();
+    for one in &of.taken.csi_snapshots {
+        let other = to.taken.csi_snapshots.iter().find(|other| other.claim == one.claim).unwrap();
+        for (from, to) in [(&one.name, &other.name), (&one.content, &other.content)] {
+            text = text.replace(from.as_str(), to);
+        }
+    }
+    let mut records: Vec<Record> = serde_json::from_str(&text).unwrap();
+    for record in &mut records {
+        if let Record::Ended(ended) = record {
+            // The bytes that are kept are those of the other run.
+            ended.kept = None;
+        }
+    }
+    records
+}
+
+#[tokio::test]
+async fn a_snapshot_that_is_kept_outlives_its_objects_and_one_that_is_not_goes_with_them() {
+    let bench = Bench::new();
+    let run = bench.taken().await;
+    let resources = bench.cluster.resources();
+    let snapshots = csi::targets_of(&run.taken.csi_snapshots);
+    let (a, b) = (&snapshots[..1], &snapshots[1..]);
+    let of_another = Of { uid: "another", ..BACKUP };
+    let reach = Reach::discover(&*bench.cluster, of_another).await.unwrap().unwrap();
+    assert!(csi::discard(&reach, &snapshots).await.is_empty());
+    assert_eq!(bench.snapshots().len(), 2, "those of another backup are not touched");
+    assert!(resources.resolve(SNAPSHOTS).is_some());
+
+    let reach = Reach::discover(&*bench.cluster, BACKUP).await.unwrap().unwrap();
+    let report = Report::default();
+    csi::retain(&reach, a, &report).await;
+    assert_eq!(report.errors(), 0);
+    for _ in 0..2 {
+        assert!(csi::release(&reach, a).await.is_empty());
+        assert!(csi::discard(&reach, b).await.is_empty());
+    }
+    assert_eq!(bench.snapshots().len(), 0);
+    let contents = bench.cluster.resources().resolve(CONTENTS).cloned().unwrap();
+    let left = bench.cluster.list(&contents, Query::default()).count().await;
+    assert_eq!(left, 0);
+    tokio::task::yield_now().await;
+    let kept = run.taken.csi_snapshots[0].handle.clone();
+    assert_eq!(bench.driver.handles(), [kept]);
+}
+
+#[tokio::test]
+async fn the_archive_has_snapshots_as_they_are_when_they_can_be_used() {
+    let bench = Bench::new();
+    bench.driver.is("a", Mood::Unready);
+    let taken = bench.taken().await;
+    let record = taken.taken.csi_snapshots.iter().find(|one| one.claim == "a").unwrap();
+    assert!(!record.is_ready);
+    let mut content = bench.cluster.object(CONTENTS, "", &record.content).unwrap();
+    content["status"]["readyToUse"] = true.into();
+    bench.cluster.put(content);
+    let (mut run, _) = bench.run(Vec::new()).await;
+    let mut backup = (*run.request.backup).clone();
+    backup.status.get_or_insert_default().phase = Some(bowline_api::BackupPhase::Finalizing);
+    run.request.backup = bowline_plugin::Encoded::new(backup);
+    let items = replace::items_of(&taken.taken.operations);
+    let (store, name) = (run.store.clone(), run.request.name.clone());
+    let replaced = replace::run(run, &items, &items, jiff::Timestamp::UNIX_EPOCH).await;
+    assert_eq!(replaced.outcome.unwrap(), 4, "two VolumeSnapshots, two contents");
+    let archive = archive_of(&store, &name).await;
+    let content = &archive[&format!("resources/{CONTENTS}/cluster/{}.json", record.content)];
+    assert_eq!(content["status"]["readyToUse"], true);
+    let snapshot = &archive[&format!("resources/{SNAPSHOTS}/namespaces/shop/{}.json", record.name)];
+    let marks = &snapshot["metadata"]["annotations"];
+    assert_eq!(marks["velero.io/csi-volumesnapshot-handle"], record.handle);
+}
+
+#[test]
+fn what_operations_came_to_is_in_the_records_of_volumes() {
+    let now = jiff::Timestamp::UNIX_EPOCH;
+    let id = |claim: &str| format!("shop/velero-{claim}-1/2026-01-01T00:00:00Z");
+    let operation = |claim: &str, state: State| {
+        let item = bowline_plugin::ResourceIdentifier {
+            group: GROUP.into(),
+            resource: "volumesnapshots".into(),
+            namespace: "shop".into(),
+            name: format!("velero-{claim}-1"),
+        };
+        let (plugin, id) = (csi::BACKUPPER.parse().unwrap(), OperationId::new(id(claim)).unwrap());
+        let long = Duration::from_hours(1);
+        let mut operation = Operation::begun(Kind::ItemBackup, plugin, item, id, now, long);
+        operation.progress.updated = Some(now);
+        operation.progress.total = 7;
+        Operation { state, ..operation }
+    };
+    let info = |claim: &str| BackupVolumeInfo {
+        pvc_name: claim.into(),
+        csi_snapshot_info: Some(CsiSnapshotInfo {
+            operation_id: id(claim),
+            snapshot_handle: "h".into(),
+            ..CsiSnapshotInfo::default()
+        }),
+        ..BackupVolumeInfo::default()
+    };
+    let operations =
+        [operation("a", State::Completed), operation("b", State::Failed("never ready".into()))];
+    let mut infos = [info("a"), info("b"), info("c")];
+    csi::settle(&operations, &mut infos);
+    let results: Vec<_> = infos.iter().map(|info| info.result.clone()).collect();
+    assert_eq!(results, [Some(Outcome::Succeeded), Some(Outcome::Failed), None]);
+    let csi = infos[0].csi_snapshot_info.as_ref().unwrap();
+    assert_eq!((csi.size, csi.ready_to_use), (7, Some(true)));
+    assert!(infos[1].completion_timestamp.is_some());
+
+    let (kept, failed) = csi::targets(&operations);
+    assert_eq!((kept.len(), failed.len()), (1, 1));
+    csi::forget_discarded(&failed, &mut infos);
+    let handles = infos.iter().map(|info| info.csi_snapshot_info.as_ref().unwrap());
+    let handles: Vec<&str> = handles.map(|csi| csi.snapshot_handle.as_str()).collect();
+    assert_eq!(handles, ["", "h", ""], "only one that is left has a handle");
+    let failed = csi::Record { failure: Some("no".into()), ..csi::Record::default() };
+    assert!(csi::targets_of(&[failed]).is_empty(), "one that has no name was not made");
+}
+
+#[tokio::test]
+async fn claims_of_a_volume_group_are_snapshotted_by_one_group() {
+    let bench = Bench::grouped(with_groups(), true);
+    let run = bench.taken().await;
+    assert_eq!(run.errors(), [""; 0]);
+    assert_eq!(run.warnings(), [""; 0]);
+    assert_eq!(bench.driver.calls(), ["freeze", "group", "thaw"]);
+    assert_eq!(run.taken.operations.len(), 2);
+    for claim in ["a", "b"] {
+        let path = format!("resources/persistentvolumeclaims/namespaces/shop/{claim}.json");
+        let name = &run.archive[&path]["metadata"]["labels"]["velero.io/volume-snapshot-name"];
+        let name = name.as_str().unwrap();
+        let path = format!("resources/{SNAPSHOTS}/namespaces/shop/{name}.json");
+        let snapshot = &run.archive[&path];
+        assert_eq!(snapshot["metadata"]["labels"]["velero.io/backup-name"], "b1");
+        let marks = &snapshot["metadata"]["annotations"];
+        assert_eq!(marks["velero.io/csi-volumegroupsnapshot-handle"], "group-handle");
+        let info = run.taken.volumes.iter().find(|info| info.pvc_name == claim).unwrap();
+        let csi = info.csi_snapshot_info.as_ref().unwrap();
+        assert_eq!(csi.volume_group_snapshot_handle, "group-handle");
+    }
+    let handles = bench.driver.handles();
+    assert_eq!(handles.len(), 2);
+    let reach = Reach::discover(&*bench.cluster, BACKUP).await.unwrap().unwrap();
+    let targets = csi::targets_of(&run.taken.csi_snapshots);
+    let left = csi::discard(&reach, &targets[..1]).await;
+    assert!(left.len() == 1 && left[0].1.contains("other snapshots are kept"), "{left:?}");
+    assert_eq!(bench.driver.handles().len(), 2, "all of a group, or none");
+    assert!(csi::release(&reach, &targets).await.is_empty());
+    for plural in [SNAPSHOTS, CONTENTS, GROUPS, GROUP_CONTENTS] {
+        assert_eq!(bench.count(plural), 0, "{plural}");
+    }
+    tokio::task::yield_now().await;
+    assert_eq!(bench.driver.handles(), handles, "they are kept");
+}
+
+#[tokio::test]
+async fn a_group_that_nobody_wants_is_deleted_whole() {
+    let bench = Bench::grouped(with_groups(), true);
+    let (first, journal) = bench.run(Vec::new()).await;
+    let first = take(first).await;
+    let begun = journal.records()[..1].to_vec();
+    let (again, _) = bench.run(begun).await;
+    let again = take(again).await;
+    assert_eq!(again.errors(), [""; 0]);
+    let of = |run: &Run| -> BTreeSet<String> {
+        run.taken.csi_snapshots.iter().map(|one| one.handle.clone()).collect()
+    };
+    let there: BTreeSet<String> = bench.driver.handles().into_iter().collect();
+    assert_eq!(there, of(&again));
+    assert!(there.is_disjoint(&of(&first)), "those of the first try are deleted");
+    assert_eq!((bench.count(GROUPS), bench.count(SNAPSHOTS)), (1, 2));
+    let reach = Reach::discover(&*bench.cluster, BACKUP).await.unwrap().unwrap();
+    let targets = csi::targets_of(&again.taken.csi_snapshots);
+    assert!(csi::discard(&reach, &targets).await.is_empty());
+    for plural in [SNAPSHOTS, CONTENTS, GROUPS, GROUP_CONTENTS] {
+        assert_eq!(bench.count(plural), 0, "{plural}");
+    }
+    assert!(bench.driver.handles().is_empty());
+}
+
+#[tokio::test]
+async fn where_there_are_no_groups_claims_are_snapshotted_one_by_one_and_that_is_told() {
+    for (resources, reason) in [
+        (resources(), "does not serve groupsnapshot.storage.k8s.io"),
+        (with_groups(), "no VolumeGroupSnapshotClass for the driver"),
+    ] {
+        let run = Bench::grouped(resources, false).taken().await;
+        assert_eq!(run.errors(), [""; 0]);
+        assert_eq!(run.taken.csi_snapshots.len(), 2);
+        let told = run.warnings();
+        assert!(told.len() == 2 && told.iter().all(|text| text.contains(reason)), "{told:?}");
+    }
+}

@@ -1,0 +1,329 @@
+//! Restores from the snapshots of a CSI driver, and their deletion, by the real controllers.
+
+use std::path::PathBuf;
+
+use bowline_api::volume_plugin::VolumePluginPhase;
+use bowline_api::{
+    Backup, DeleteBackupRequest, Restore, RestorePhase, RestoreStatus, VolumePluginRestore,
+};
+use bowline_store::RestoreName;
+use bowline_store::file::{Messages, RestoreContent, RestoreVolumeInfo, Results};
+use bowline_testbed::apply::apply;
+use bowline_testbed::csi::{self, Switches};
+use bowline_testbed::{Bed, ControlPlane};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::storage::v1::CSIDriver;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use kube::{Api, ResourceExt as _};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::csi::{APP, Stage, play};
+use crate::operations::{is_over, phase};
+
+impl Stage {
+    /// Backs claims up, all of whose snapshots are taken.
+    async fn save(&self, name: &str, group: &str) {
+        self.back_up(name, group, json!({})).await;
+        let backup = self.backup(name, is_over).await;
+        assert_eq!(
+            phase(&backup),
+            "Completed",
+            "{:?}: {:?}",
+            backup.status,
+            self.errors(name).await
+        );
+    }
+
+    fn claims_in(&self, namespace: &str) -> Api<PersistentVolumeClaim> {
+        Api::namespaced(self.client.clone(), namespace)
+    }
+
+    /// Destroys claims, and waits until they are gone.
+    async fn destroy(&self, names: &[&str]) {
+        let claims = self.claims_in(APP);
+        for name in names {
+            claims.delete(name, &DeleteParams::default()).await.unwrap();
+        }
+        for name in names {
+            let look = async || claims.get_opt(name).await.unwrap().is_none().then_some(());
+            self.until("the end of a claim", look).await;
+        }
+    }
+
+    async fn restore(&self, name: &str, annotations: Value, spec: Value) -> RestoreStatus {
+        let restore = json!({
+            "apiVersion": "velero.io/v1", "kind": "Restore",
+            "metadata": {"name": name, "namespace": "velero", "annotations": annotations},
+            "spec": spec,
+        });
+        apply(&self.client, restore).await.unwrap();
+        let restores: Api<Restore> = Api::namespaced(self.client.clone(), "velero");
+        self.until(name, async || {
+            let status = restores.get(name).await.unwrap().status?;
+            let is_over = matches!(
+                status.phase.as_ref()?,
+                RestorePhase::Completed
+                    | RestorePhase::PartiallyFailed
+                    | RestorePhase::Failed
+                    | RestorePhase::FailedValidation
+            );
+            is_over.then_some(status)
+        })
+        .await
+    }
+
+    async fn of_restore<T>(&self, name: &str) -> T
+    where
+        T: RestoreContent + DeserializeOwned + Default + Send + 'static,
+    {
+        let name = RestoreName::new(name).unwrap();
+        self.store.get_of_restore(&name).await.unwrap().unwrap()
+    }
+
+    async fn told(&self, restore: &str) -> (Vec<String>, Vec<String>) {
+        let all = |messages: Messages| {
+            let of_namespaces = messages.namespaces.into_values().flatten();
+            messages.velero.into_iter().chain(messages.cluster).chain(of_namespaces).collect()
+        };
+        let results: Results = self.of_restore(restore).await;
+        (all(results.errors), all(results.warnings))
+    }
+
+    /// The PersistentVolume of a claim, and the folder with its data.
+    async fn volume_in(&self, namespace: &str, name: &str) -> (PersistentVolume, PathBuf) {
+        let claims = self.claims_in(namespace);
+        let volumes: Api<PersistentVolume> = Api::all(self.client.clone());
+        let claim = claims.get(name).await.unwrap();
+        assert_eq!(claim.status.unwrap().phase.as_deref(), Some("Bound"), "{namespace}/{name}");
+        let volume = volumes.get(&claim.spec.unwrap().volume_name.unwrap()).await.unwrap();
+        let handle = volume.spec.clone().unwrap().csi.unwrap().volume_handle;
+        (volume, self.csi.volume(&handle))
+    }
+
+    async fn shown(&self, restore: &str) -> Vec<VolumePluginRestore> {
+        let api: Api<VolumePluginRestore> = Api::namespaced(self.client.clone(), "velero");
+        let params = ListParams::default().labels(&format!("velero.io/restore-name={restore}"));
+        let mut shown = api.list(&params).await.unwrap().items;
+        shown.sort_by_key(kube::ResourceExt::name_any);
+        shown
+    }
+
+    /// Asks for the deletion of a backup. The errors, none if it is gone.
+    async fn delete(&self, backup: &str, request: &str) -> Vec<String> {
+        let object = json!({
+            "apiVersion": "velero.io/v1", "kind": "DeleteBackupRequest",
+            "metadata": {"name": request, "namespace": "velero"}, "spec": {"backupName": backup},
+        });
+        apply(&self.client, object).await.unwrap();
+        let requests: Api<DeleteBackupRequest> = Api::namespaced(self.client.clone(), "velero");
+        let backups: Api<Backup> = Api::namespaced(self.client.clone(), "velero");
+        self.until(request, async || {
+            let Some(request) = requests.get_opt(request).await.unwrap() else {
+                let backup = backups.get_opt(backup).await.unwrap();
+                return backup.is_none().then(Vec::new);
+            };
+            Some(request.status?.errors).filter(|errors| !errors.is_empty())
+        })
+        .await
+    }
+
+    async fn objects(&self, kind: &str) -> Vec<Value> {
+        let list = self.api(kind).list(&ListParams::default()).await.unwrap();
+        list.items.into_iter().map(|one| serde_json::to_value(one).unwrap()).collect()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn claims_come_back_from_csi_snapshots_and_snapshots_go_with_their_backup() {
+    let bed = Bed::new().unwrap();
+    let plane = ControlPlane::start(&bed, bowline_testbed::Options::default()).await.unwrap();
+    let acts = play(&bed, &plane, None, async |stage| {
+        with_data(stage).await;
+        only_what_is_ready(stage).await;
+        without_the_driver(stage).await;
+        deleted(stage).await;
+    });
+    Box::pin(acts).await;
+}
+
+/// Claims come back with their data, as what they were and as copies beside it.
+async fn with_data(stage: &Stage) {
+    let names = ["orders", "log"];
+    let folders = stage.claims("db", &names).await;
+    let (volume, _) = stage.volume_in(APP, "orders").await;
+    let volumes: Api<PersistentVolume> = Api::all(stage.client.clone());
+    let labelled = json!({"metadata": {"labels": {"team": "x"}}});
+    let patch = Patch::Merge(labelled);
+    volumes.patch(&volume.name_any(), &PatchParams::default(), &patch).await.unwrap();
+    stage.save("db", "db").await;
+    for folder in &folders {
+        std::fs::write(folder.join("file"), "after").unwrap();
+    }
+    stage.destroy(&names).await;
+
+    let status = stage.restore("same", json!({}), json!({"backupName": "db"})).await;
+    let (errors, warnings) = stage.told("same").await;
+    assert_eq!(status.phase, Some(RestorePhase::Completed), "{status:?} {errors:?} {warnings:?}");
+    assert_eq!((errors, warnings), (Vec::new(), Vec::new()));
+    assert_eq!(status.restore_item_operations_attempted, 2);
+    assert_eq!(status.restore_item_operations_completed, 2);
+    for name in names {
+        let (_, folder) = stage.volume_in(APP, name).await;
+        assert_eq!(std::fs::read_to_string(folder.join("file")).unwrap(), "before", "{name}");
+    }
+    let (volume, _) = stage.volume_in(APP, "orders").await;
+    assert_eq!(volume.labels().get("team").map(String::as_str), Some("x"));
+    let infos: Vec<RestoreVolumeInfo> = stage.of_restore("same").await;
+    let info = infos.iter().find(|info| info.pvc_name == "orders").unwrap();
+    assert_eq!(info.pv_name, volume.name_any());
+    let snapshot = info.csi_snapshot_info.as_ref().unwrap();
+    assert_eq!(snapshot.driver, csi::DRIVER);
+    let shown = stage.shown("same").await;
+    assert_eq!(shown.len(), 2);
+    for one in &shown {
+        let status = one.status.as_ref().unwrap();
+        assert_eq!(status.phase, Some(VolumePluginPhase::Completed), "{status:?}");
+        assert_eq!(one.spec.plugin, format!("velero.io/csi/{}", csi::DRIVER));
+    }
+    let volume_ids: Vec<&str> =
+        shown.iter().map(|one| one.status.as_ref().unwrap().volume_id.as_str()).collect();
+    assert!(volume_ids.contains(&volume.name_any().as_str()), "{volume_ids:?}");
+
+    // Once more, beside the first.
+    let spec = json!({"backupName": "db", "namespaceMapping": {APP: "copy"}});
+    let status = stage.restore("copy", json!({}), spec).await;
+    assert_eq!(status.phase, Some(RestorePhase::Completed), "{:?}", stage.told("copy").await);
+    for name in names {
+        let (_, folder) = stage.volume_in("copy", name).await;
+        assert_eq!(std::fs::read_to_string(folder.join("file")).unwrap(), "before", "{name}");
+    }
+    let contents = stage.objects("VolumeSnapshotContent").await;
+    assert_eq!(contents.len(), 4);
+    for content in &contents {
+        assert_eq!(content["spec"]["deletionPolicy"], "Retain");
+        assert_eq!(content["metadata"]["name"], content["spec"]["volumeSnapshotRef"]["name"]);
+    }
+    // Those that are there stay as they are, and nothing is made for them.
+    let status = stage.restore("again", json!({}), json!({"backupName": "db"})).await;
+    assert_eq!(status.phase, Some(RestorePhase::Completed), "{:?}", stage.told("again").await);
+    assert_eq!(status.restore_item_operations_attempted, 0);
+}
+
+/// A claim whose volume cannot be made is told with the driver's reason; one that a pod must want
+/// first is not waited for.
+async fn only_what_is_ready(stage: &Stage) {
+    stage.claims("ready", &["bad", "good"]).await;
+    stage.save("ready", "ready").await;
+    stage.destroy(&["bad", "good"]).await;
+    let fail_volume = vec!["shop/bad".to_owned()];
+    stage.csi.set(&Switches { fail_volume, ..Switches::default() }).unwrap();
+    let spec = json!({"backupName": "ready", "itemOperationTimeout": "10s"});
+    let status = stage.restore("bad", json!({}), spec).await;
+    let (errors, _) = stage.told("bad").await;
+    assert_eq!(status.phase, Some(RestorePhase::PartiallyFailed), "{errors:?}");
+    let [error] = &errors[..] else { panic!("{errors:#?}") };
+    for part in ["persistentvolumeclaims/bad", "timed out", "ProvisioningFailed"] {
+        assert!(error.contains(part), "{part} in {error}");
+    }
+    let phases: Vec<_> =
+        stage.shown("bad").await.into_iter().filter_map(|one| one.status?.phase).collect();
+    assert_eq!(phases, [VolumePluginPhase::Failed, VolumePluginPhase::Completed]);
+    stage.csi.set(&Switches::default()).unwrap();
+    stage.destroy(&["bad", "good"]).await;
+
+    // The class is another one now, which the backup does not know.
+    let rules = json!({
+        "version": "v1",
+        "resourceModifierRules": [{
+            "conditions": {"groupResource": "persistentvolumeclaims"},
+            "mergePatches": [{"patchData": json!({"spec": {"storageClassName": csi::LATE_CLASS}}).to_string()}],
+        }],
+    });
+    let modifiers = json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": "late", "namespace": "velero"}, "data": {"rules": rules.to_string()},
+    });
+    apply(&stage.client, modifiers).await.unwrap();
+    let spec = json!({
+        "backupName": "ready", "resourceModifier": {"kind": "configmap", "name": "late"},
+    });
+    let status = stage.restore("late", json!({}), spec).await;
+    assert_eq!(status.phase, Some(RestorePhase::Completed), "{:?}", stage.told("late").await);
+    assert_eq!(status.restore_item_operations_attempted, 0);
+    let claims = stage.claims_in(APP);
+    assert_eq!(claims.get("good").await.unwrap().status.unwrap().phase.as_deref(), Some("Pending"));
+    stage.destroy(&["bad", "good"]).await;
+}
+
+/// Without the driver a claim is an error and not created, unless it may be empty; and the backup keeps
+/// its record.
+async fn without_the_driver(stage: &Stage) {
+    let drivers: Api<CSIDriver> = Api::all(stage.client.clone());
+    let driver = drivers.get(csi::DRIVER).await.unwrap();
+    drivers.delete(csi::DRIVER, &DeleteParams::default()).await.unwrap();
+    let spec = json!({"backupName": "ready"});
+    let status = stage.restore("none", json!({}), spec.clone()).await;
+    let (errors, _) = stage.told("none").await;
+    assert_eq!(status.phase, Some(RestorePhase::PartiallyFailed));
+    let told: Vec<&String> =
+        errors.iter().filter(|error| error.contains("is not installed")).collect();
+    assert_eq!((errors.len(), told.len()), (2, 2), "{errors:#?}");
+    let claims = stage.claims_in(APP);
+    assert!(claims.get_opt("good").await.unwrap().is_none());
+
+    let allowed = json!({"bowline.io/allow-empty-volumes": "true"});
+    let status = stage.restore("empty", allowed, spec).await;
+    let (_, warnings) = stage.told("empty").await;
+    assert_eq!(status.phase, Some(RestorePhase::Completed), "{:?}", stage.told("empty").await);
+    let told = warnings.iter().filter(|text| text.contains("it is created empty: "));
+    assert_eq!(told.count(), 2, "{warnings:#?}");
+    let made = claims.get("good").await.unwrap().spec.unwrap();
+    assert!(made.data_source.is_none() && made.data_source_ref.is_none());
+    stage.destroy(&["bad", "good"]).await;
+
+    let before = stage.csi.snapshots().unwrap();
+    let errors = stage.delete("ready", "refused").await;
+    assert!(errors.iter().any(|error| error.contains("is not installed")), "{errors:?}");
+    assert_eq!(stage.csi.snapshots().unwrap(), before);
+    let backup = stage.backup("ready", |_| true).await;
+    assert_eq!(phase(&backup), "Completed");
+    let mut driver = serde_json::to_value(driver).unwrap();
+    driver["apiVersion"] = json!("storage.k8s.io/v1");
+    driver["kind"] = json!("CSIDriver");
+    driver["metadata"] = json!({"name": csi::DRIVER});
+    apply(&stage.client, driver).await.unwrap();
+}
+
+/// Snapshots go with their backup. One that cannot keeps it, and the next try finishes that.
+async fn deleted(stage: &Stage) {
+    let before = stage.csi.snapshots().unwrap();
+    assert_eq!(before.len(), 4);
+    let handles: Vec<String> = stage
+        .infos("ready")
+        .await
+        .into_values()
+        .map(|info| info.csi_snapshot_info.unwrap().snapshot_handle)
+        .collect();
+    let stuck = handles[0].clone();
+    let fail_delete = vec![stuck.clone()];
+    stage.csi.set(&Switches { fail_delete, ..Switches::default() }).unwrap();
+    let errors = stage.delete("ready", "stuck").await;
+    let [error] = &errors[..] else { panic!("{errors:#?}") };
+    assert!(error.contains(&stuck) && error.contains("Failed to delete snapshot"), "{error}");
+    let left = stage.csi.snapshots().unwrap();
+    assert_eq!(left.len(), 3, "the other is gone");
+    assert!(left.contains(&stuck));
+    let backup = stage.backup("ready", |_| true).await;
+    assert_eq!(phase(&backup), "Deleting");
+
+    stage.csi.set(&Switches::default()).unwrap();
+    assert_eq!(stage.delete("ready", "unstuck").await, [""; 0]);
+    assert_eq!(stage.csi.snapshots().unwrap().len(), 2);
+    assert_eq!(stage.delete("db", "all").await, [""; 0]);
+    assert_eq!(stage.csi.snapshots().unwrap(), [""; 0]);
+    // What restores made stays, and so do the volumes.
+    assert!(!stage.objects("VolumeSnapshotContent").await.is_empty());
+    let (_, folder) = stage.volume_in("copy", "orders").await;
+    assert_eq!(std::fs::read_to_string(folder.join("file")).unwrap(), "before");
+}
