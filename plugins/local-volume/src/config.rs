@@ -1,6 +1,7 @@
 //! What a VolumeSnapshotLocation says to us.
 
 use std::io;
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 
 use bowline_plugin_sdk::Config;
@@ -21,11 +22,21 @@ const REGION: &str = "region";
 const PASSWORD_FILE: &str = "passwordFile";
 const KEEP_LOCAL: &str = "keepLocal";
 const NODE: &str = "node";
+const UPLOAD_LIMIT: &str = "uploadLimit";
 /// Put there by the server, for a location that names a Secret.
 const CREDENTIALS_FILE: &str = "credentialsFile";
 
-const KEYS: [&str; 8] =
-    [CREDENTIALS_FILE, KEEP_LOCAL, NODE, PASSWORD_FILE, REGION, REPOSITORY, ROOTS, STATE];
+const KEYS: [&str; 9] = [
+    CREDENTIALS_FILE,
+    KEEP_LOCAL,
+    NODE,
+    PASSWORD_FILE,
+    REGION,
+    REPOSITORY,
+    ROOTS,
+    STATE,
+    UPLOAD_LIMIT,
+];
 
 /// The settings of a location.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,6 +60,8 @@ pub(crate) struct RepositorySettings {
     pub region: Option<String>,
     pub password: Secret,
     pub credentials: Credentials,
+    /// How many bytes an upload may read in a second, if there is a limit.
+    pub upload_limit: Option<NonZeroU64>,
 }
 
 /// What is wrong with the settings.
@@ -77,6 +90,8 @@ pub(crate) enum Invalid {
     NoPassword,
     #[error("config key {REGION:?} is no region: {0:?}")]
     Region(String),
+    #[error("config key {UPLOAD_LIMIT:?} is no number of bytes per second above zero: {0:?}")]
+    UploadLimit(String),
 }
 
 impl Settings {
@@ -111,6 +126,11 @@ impl Settings {
         if let Some(bad) = region.as_ref().filter(|region| !region.chars().all(is_word)) {
             return Err(Invalid::Region(bad.clone()));
         }
+        let upload_limit = match value(UPLOAD_LIMIT).map(|text| (text, text.parse())) {
+            None => None,
+            Some((_, Ok(limit))) => Some(limit),
+            Some((text, Err(_))) => return Err(Invalid::UploadLimit(text.to_owned())),
+        };
         let repository = match value(REPOSITORY) {
             None => None,
             Some(text) => Some(RepositorySettings {
@@ -118,6 +138,7 @@ impl Settings {
                 region,
                 password: password.ok_or(Invalid::NoPassword)?,
                 credentials,
+                upload_limit,
             }),
         };
         let node = value(NODE).map(str::to_owned);

@@ -20,6 +20,7 @@ mod config;
 mod credentials;
 mod error;
 mod id;
+mod pace;
 mod path;
 mod persistent_volume;
 mod record;

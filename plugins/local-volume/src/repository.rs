@@ -36,6 +36,7 @@ use self::source::{Amount, Progress, Source};
 use self::store::Missing;
 use crate::config::RepositorySettings;
 use crate::id::Id;
+use crate::pace::Pace;
 use crate::stop::Stop;
 use crate::tree;
 
@@ -121,7 +122,8 @@ impl Repository {
     /// Blocks.
     pub(crate) fn upload(&self, job: Job) -> Result<u64, Failed> {
         let Job { id, created, volume, node, tree, stop, progress } = job;
-        let source = Source::new(tree, Arc::clone(&stop), Arc::clone(&progress));
+        let pace = Pace::new(self.settings.upload_limit);
+        let source = Source::new(tree, pace, Arc::clone(&stop), Arc::clone(&progress));
         let amount = source.amount()?;
         progress.total.store(amount.bytes, Relaxed);
         let opened = self.open_or_make(&stop)?;

@@ -3,22 +3,40 @@
 //! The acts of the demo are steps of [`perform`], in order. Each adds what it shows to the story.
 
 mod backup;
+mod orders;
+mod outcome;
+mod plugin;
 mod restore;
 mod sample;
+mod server;
+mod volume;
 
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 
+use anyhow::{Context as _, bail};
+use bowline_api::DEFAULT_NAMESPACE;
 use bowline_testbed::program::{self, Program};
 use bowline_testbed::{Bed, ControlPlane, Error, Kwok, Options, port};
 use kube::Client;
 
-use super::install;
+use self::orders::Orders;
+use self::outcome::{Outcome, Target, milliseconds};
+use self::restore::Before;
+use self::sample::Sample;
+use self::server::Server;
+use self::volume::{Files, JOURNAL};
+use super::{Command, install};
+use crate::args::{self, ClusterArgs, InstallationArgs};
 use crate::exit::{Exit, until_asked_to_end};
+use crate::installation::Installation;
 use crate::output::{self, Step};
 
 /// Back up, destroy and restore a sample application, in a private Kubernetes control plane
 ///
-/// What was restored is compared with what there was. Exits with 1 unless all objects are equal.
+/// The application has a volume with real files, and is frozen by hooks only while a snapshot of them is
+/// taken; the upload comes behind. What was restored is compared with what there was. Exits with 1 unless
+/// all objects and files are equal.
 ///
 /// Everything runs on this machine, listens on the loopback address only and goes away with this
 /// command, on Ctrl-C at the latest. The first run builds the programs it needs with Go, which
@@ -28,6 +46,15 @@ pub(crate) struct Args {
     /// Take everything down as soon as it has been shown
     #[arg(long)]
     exit: bool,
+
+    /// Kill the server with SIGKILL in the middle of the upload, and see another one carry on
+    #[arg(long)]
+    kill_server: bool,
+
+    /// Write what came of it to this file: whether files and objects are equal, for how long the
+    /// application was frozen, and how long the upload took
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
 
     /// Put the private folder of the demo below this one [default: the system's temporary folder]
     #[arg(long, value_name = "FOLDER")]
@@ -46,14 +73,34 @@ struct Stage {
     client: Client,
 }
 
+/// What is up at the end, in the order in which it ends.
+struct Up {
+    _orders: Option<Orders>,
+    _server: Server,
+    _stage: Stage,
+}
+
+/// Who the acts turn to.
+struct Director<'a> {
+    client: &'a Client,
+    installation: Installation,
+    sample: &'a Sample,
+    kubeconfig: &'a Path,
+}
+
 pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
     let asked_to_end = until_asked_to_end()?;
     tokio::pin!(asked_to_end);
+    let target = args.json.as_deref().map(Target::open).transpose()?;
 
-    let (up, exit) = tokio::select! {
-        performed = perform(&args) => performed?,
+    let (up, outcome) = tokio::select! {
+        // Boxed, since all of the demo is in it.
+        performed = Box::pin(perform(&args)) => performed?,
         exit = &mut asked_to_end => return Ok(exit),
     };
+    if let Some(target) = target {
+        target.write(&outcome)?;
+    }
     if !args.exit {
         output::say("Press Ctrl-C to take it all down.");
         asked_to_end.await;
@@ -61,45 +108,79 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
     let step = Step::start("taking everything down");
     drop(up);
     step.done();
-    Ok(exit)
+    Ok(if outcome.is_equal() { Exit::Success } else { Exit::Failed })
 }
 
-/// The acts, in order. What is up at the end comes back in the order in which it ends, and with it how
-/// the acts turned out.
-async fn perform(args: &Args) -> anyhow::Result<((backup::Server, Stage), Exit)> {
-    let stage = set_up(args).await?;
-
-    let step = Step::start("installing the resource definitions");
-    install::apply(&stage.client, &bowline_api::crds::all(), false).await?;
-    step.done();
-
-    let step = Step::start("creating the sample application");
-    sample::create(&stage.client).await?;
-    step.done();
-
-    output::data(sample::show(&stage.client).await?)?;
-
-    let step = Step::start("starting a server with a folder for backups");
-    let server = backup::Server::start(&stage.plane, &stage.client).await?;
-    step.done();
-
-    let step = Step::start("backing up the sample application");
-    let taken = server.back_up(&stage.client).await?;
-    step.done();
-    output::data(backup::show(&stage.plane, &taken)?)?;
-
-    let exit = restore::perform(&stage.plane, &stage.client, &server).await?;
-    if !args.exit {
-        output::data(how_to_reach(&stage.plane).await?)?;
-    }
-    Ok(((server, stage), exit))
-}
-
-async fn set_up(args: &Args) -> anyhow::Result<Stage> {
+/// The acts, in order.
+async fn perform(args: &Args) -> anyhow::Result<(Up, Outcome)> {
     let bed = match &args.dir {
         Some(dir) => Bed::below(dir)?,
         None => Bed::new()?,
     };
+    let plugin = plugin::locate().await?;
+    let sample = Sample::new(&bed)?;
+    let stage = set_up(args, &bed, &sample).await?;
+    let client = &stage.client;
+
+    let step = Step::start("installing the resource definitions");
+    install::apply(client, &bowline_api::crds::all(), false).await?;
+    step.done();
+
+    let step = Step::start("creating the sample application");
+    sample.create(client).await?;
+    let orders = Orders::start(&sample.volume().join(JOURNAL), sample.requests())?;
+    step.done();
+    output::data(sample.show(client).await?)?;
+
+    let step = Step::start("starting a server with a folder for backups and a plugin for volumes");
+    let mut server = Server::start(&stage.plane, client, &sample, plugin).await?;
+    step.done();
+
+    let director = Director {
+        client,
+        installation: installation(&stage.plane).await?,
+        sample: &sample,
+        kubeconfig: stage.plane.kubeconfig(),
+    };
+    let taken = backup::take(&director, &mut server, args.kill_server).await?;
+    output::data(backup::show(&server, &taken)?)?;
+
+    let hold = orders.last_hold().context("the hooks have not held the database")?;
+    orders.end()?;
+    output::data(backup::show_orders(hold, &look_at(&sample.volume(), None).await?))?;
+    let before = Before {
+        objects: sample.read(client).await?,
+        files: look_at(&sample.volume(), Some(hold.bytes)).await?,
+        hold,
+    };
+    let verdict = restore::perform(&director, &mut server, &before).await?;
+    let outcome = Outcome {
+        files_equal: verdict.files_equal,
+        objects_equal: verdict.objects_equal,
+        freeze_window_ms: taken.freeze_window_ms(),
+        upload_ms: milliseconds(taken.upload),
+        held_ms: milliseconds(hold.lasted),
+        files: before.files.count(),
+        bytes: before.files.bytes(),
+        objects: before.objects.len(),
+        server_kills: taken.kills,
+    };
+
+    // The application goes on with what came back.
+    let orders = if outcome.is_equal() {
+        let journal = sample::where_volume_is(client).await?.join(JOURNAL);
+        Some(Orders::start(&journal, sample.requests())?)
+    } else {
+        None
+    };
+    if !args.exit {
+        output::data(how_to_reach(&stage.plane).await?)?;
+    }
+    drop(director);
+    Ok((Up { _orders: orders, _server: server, _stage: stage }, outcome))
+}
+
+async fn set_up(args: &Args, bed: &Bed, sample: &Sample) -> anyhow::Result<Stage> {
     if let Some(port) = args.port {
         port::check(port).map_err(|reason| Error::WantedPort { port, reason })?;
     }
@@ -114,11 +195,48 @@ async fn set_up(args: &Args) -> anyhow::Result<Stage> {
     ])
     .await?;
     let step = Step::start("starting a control plane");
-    let plane = ControlPlane::start(&bed, Options { port: args.port }).await?;
-    let kwok = Kwok::start(&plane).await?;
+    let plane = ControlPlane::start(bed, Options { port: args.port }).await?;
+    let kwok = Kwok::start_executing(&plane, sample.pod()).await?;
     let client = plane.client().await?;
     step.done();
     Ok(Stage { _kwok: kwok, plane, client })
+}
+
+/// The installation of the demo, whatever cluster and namespace are the user's own.
+async fn installation(plane: &ControlPlane) -> anyhow::Result<Installation> {
+    let kubeconfig = Some(plane.kubeconfig().to_owned());
+    let cluster = ClusterArgs { kubeconfig, kubecontext: None };
+    let namespace = Some(DEFAULT_NAMESPACE.to_owned());
+    Installation::connect(&InstallationArgs { namespace, cluster }).await
+}
+
+/// Runs a command, as a user would.
+async fn ask(director: &Director<'_>, words: &[&str]) -> anyhow::Result<()> {
+    output::say(format_args!("running `bowline {}` …", words.join(" ")));
+    let ours = ["--namespace", DEFAULT_NAMESPACE, "--kubeconfig"];
+    let words = ["bowline"].iter().chain(words).chain(&ours);
+    let mut words: Vec<OsString> = words.map(OsString::from).collect();
+    words.push(director.kubeconfig.into());
+    let exit = match args::parse(words) {
+        // Boxed, since all that they need goes through here.
+        Ok(args::Args { command: Command::Backup(command) }) => {
+            Box::pin(super::backup::run(command)).await?
+        }
+        Ok(args::Args { command: Command::Restore(command) }) => {
+            Box::pin(super::restore::run(command)).await?
+        }
+        _ => bail!("there is no such command"),
+    };
+    if exit != Exit::Success {
+        bail!("the command has failed");
+    }
+    Ok(())
+}
+
+/// Looks at all files of a volume, which takes a moment.
+async fn look_at(volume: &Path, journal: Option<u64>) -> anyhow::Result<Files> {
+    let volume = volume.to_owned();
+    tokio::task::spawn_blocking(move || Files::of(&volume, journal)).await?
 }
 
 async fn how_to_reach(plane: &ControlPlane) -> anyhow::Result<String> {
@@ -132,8 +250,9 @@ async fn how_to_reach(plane: &ControlPlane) -> anyhow::Result<String> {
          bowline backup describe demo --details\n  \
          bowline backup logs demo\n  \
          bowline restore describe demo --details\n  \
-         bowline backup create mine --include-namespaces shop --wait\n  \
-         kubectl get backups.velero.io -A\n\n\
+         bowline backup create mine --include-namespaces shop,shop-data --wait\n  \
+         kubectl get backups.velero.io -A\n  \
+         kubectl get volumepluginbackups -A\n\n\
          The pods run in name only, on a node that is not there: they have no logs.\n",
         plane.kubeconfig().display(),
         kubectl.display(),

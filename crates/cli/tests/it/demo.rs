@@ -4,22 +4,58 @@ use std::process::{Child, Command};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde_json::Value;
 
-use crate::bowline::World;
+use crate::bowline::{Ended, World};
+
+/// Runs the demo to its end; what it says, and what it writes for programs.
+fn performed(world: &World, more: &[&str]) -> (Ended, Value) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("outcome.json");
+    let mut words = vec!["demo", "--exit", "--json", file.to_str().unwrap()];
+    words.extend(more);
+    let ended = world.run(&words);
+    assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
+    let outcome: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    assert_eq!(outcome["files_equal"], true, "{}", ended.stdout);
+    assert_eq!(outcome["objects_equal"], true, "{}", ended.stdout);
+    // The freeze was real, and is told as it was: the database says itself for how long it held still.
+    let number = |key: &str| outcome[key].as_u64().unwrap_or_else(|| panic!("{key}: {outcome}"));
+    assert!(number("held_ms") > 0, "{outcome}");
+    assert!(number("held_ms") <= number("freeze_window_ms"), "{outcome}");
+    // The upload was not part of it.
+    assert!(number("upload_ms") > number("freeze_window_ms"), "{outcome}");
+    assert!(number("files") > 250 && number("bytes") > 40_000_000, "{outcome}");
+    (ended, outcome)
+}
+
+/// The orders in the journal: when the database held still, when it was destroyed, and restored.
+fn orders(said: &str) -> (u64, u64, u64) {
+    let number_after = |text: &str| -> u64 {
+        let (_, rest) = said.split_once(text).unwrap_or_else(|| panic!("no {text:?} in {said}"));
+        rest.chars().take_while(char::is_ascii_digit).collect::<String>().parse().unwrap()
+    };
+    let held = number_after(" orders; it had ");
+    (held, number_after("By now there are "), number_after("The journal has "))
+}
 
 #[test]
 fn demo_with_exit_restores_what_it_destroyed_and_leaves_nothing() {
     let world = World::new();
-    let ended = world.run(&["demo", "--exit"]);
-    assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
+    let (ended, outcome) = performed(&world, &[]);
+    assert_eq!(outcome["server_kills"], 0);
+    let (held, later, restored) = orders(&ended.stdout);
+    assert!(0 < held && held < later, "it goes on while it is uploaded: {held} {later}");
+    assert_eq!(restored, held);
     for words in [
         "with 4 pods running",
         "Discount",
         "The backup is complete",
         "demo.tar.gz",
-        "Of its 18 objects, pods included, none is left",
+        "Of its 20 objects, pods included, none is left",
         "The restore is complete",
-        "All 18 objects are back, and equal to the originals",
+        "All 20 objects are back, and equal to the originals",
+        "with the checksums, modes, times and targets that they had",
     ] {
         assert!(ended.stdout.contains(words), "no {words:?} in {}", ended.stdout);
     }
@@ -38,6 +74,8 @@ fn demo_with_exit_restores_what_it_destroyed_and_leaves_nothing() {
         ("Deployment", 1),
         ("Discount", 1),
         ("Namespace", 2),
+        ("PersistentVolume", 1),
+        ("PersistentVolumeClaim", 1),
         ("Pod", 4),
         ("Role", 1),
         ("RoleBinding", 1),
@@ -48,6 +86,30 @@ fn demo_with_exit_restores_what_it_destroyed_and_leaves_nothing() {
     ];
     assert_eq!(kinds, expected.into(), "{}", ended.stdout);
     assert_eq!(world.leftovers(), [] as [&str; 0]);
+}
+
+#[test]
+fn files_are_equal_also_after_the_server_was_killed_in_the_middle_of_the_upload() {
+    let world = World::new();
+    let (ended, outcome) = performed(&world, &["--kill-server"]);
+    assert_eq!(outcome["server_kills"], 1);
+    let killed = "killed the server with SIGKILL in the middle of the upload, at ";
+    let line = ended.stderr.lines().find_map(|line| line.strip_prefix(killed));
+    let line = line.unwrap_or_else(|| panic!("no {killed:?} in {}", ended.stderr));
+    let percent = line.split_once('(').and_then(|(_, rest)| rest.split_once(" %)")).unwrap().0;
+    assert!((0..100).contains(&percent.parse::<u32>().unwrap()), "{line}");
+    let (held, _, restored) = orders(&ended.stdout);
+    assert_eq!(restored, held);
+    assert_eq!(world.leftovers(), [] as [&str; 0]);
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_told_before_anything_is_started() {
+    let world = World::new();
+    let ended = world.run(&["demo", "--exit", "--json", "/proc/none/outcome.json"]);
+    assert_eq!(ended.code, Some(2), "{}{}", ended.stdout, ended.stderr);
+    assert!(ended.stderr.contains("cannot write to /proc/none/outcome.json"), "{}", ended.stderr);
+    assert_eq!((ended.stdout.as_str(), ended.stderr.lines().count()), ("", 1), "{}", ended.stderr);
 }
 
 #[test]
@@ -70,6 +132,11 @@ fn a_demo_can_be_reached_with_kubectl_until_it_is_interrupted() {
         let listed = String::from_utf8_lossy(&kubectl.stdout);
         assert!(listed.contains("demo") && listed.contains("Completed"), "{listed}");
     }
+    // The application lives on with the volume that was restored: it can be frozen and backed up again.
+    let words = ["backup", "create", "mine", "--include-namespaces", "shop,shop-data", "--wait"];
+    let mut again = world.bowline(&words);
+    let again = World::end_of(again.env("KUBECONFIG", line("export KUBECONFIG=")));
+    assert_eq!(again.code, Some(0), "{}{}", again.stdout, again.stderr);
 
     signal(&demo, Signal::SIGINT);
     assert_eq!(demo.wait().unwrap().code(), Some(0));
@@ -95,10 +162,8 @@ fn a_demo_that_is_interrupted_while_it_restores_says_no_more_and_leaves_nothing(
     let mut demo = world.bowline(&["demo"]).spawn().unwrap();
     let stderr = BufReader::new(demo.stderr.take().unwrap());
     let mut lines = stderr.lines().map(Result::unwrap);
-    // The second is what `restore create --wait` says, should the demo ever leave the waiting to it.
-    let waits =
-        |line: String| line.starts_with("waiting for the restore") || line == "demo: InProgress";
-    assert!(lines.any(waits), "the demo ended by itself");
+    let restores = |line: String| line.starts_with("restore `demo` is created");
+    assert!(lines.any(restores), "the demo ended by itself");
     signal(&demo, Signal::SIGINT);
     let said: Vec<String> = lines.collect();
     let ended = demo.wait().unwrap();

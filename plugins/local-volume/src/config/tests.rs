@@ -32,6 +32,7 @@ fn everything_can_be_set() {
         ("keepLocal", "true"),
         ("node", "edge-1"),
         ("region", "eu-central-1"),
+        ("uploadLimit", "1048576"),
     ]))
     .unwrap();
     assert_eq!(settings.state_dir.as_str(), "/state");
@@ -40,6 +41,7 @@ fn everything_can_be_set() {
     let repository = settings.repository.unwrap();
     assert_eq!(repository.location, Location::Folder("/backup/repo".into()));
     assert_eq!(repository.password.reveal(), "hunter2");
+    assert_eq!(repository.upload_limit.map(NonZeroU64::get), Some(1_048_576));
 }
 
 #[test]
@@ -79,8 +81,10 @@ fn what_is_wrong_is_told_with_the_key() {
         (
             &[("roots", "/a"), ("root", "/a")],
             "\"root\" is not known; there are credentialsFile, keepLocal, node, passwordFile, \
-             region, repository, roots, stateDir",
+             region, repository, roots, stateDir, uploadLimit",
         ),
+        (&[("roots", "/a"), ("uploadLimit", "0")], "\"uploadLimit\" is no number of bytes"),
+        (&[("roots", "/a"), ("uploadLimit", "10M")], "\"uploadLimit\" is no number of bytes"),
     ] {
         let error = refused(pairs);
         assert!(error.contains(words), "{pairs:?}: {error}");

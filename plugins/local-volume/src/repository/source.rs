@@ -19,6 +19,7 @@ use rustic_core::{
 use rustix::fs::readlinkat;
 
 use super::node::{Entry, to_node};
+use crate::pace::Pace;
 use crate::stop::Stop;
 use crate::tree::meta::{Kind, Meta};
 use crate::tree::{Failed, beneath, join, xattr};
@@ -48,13 +49,14 @@ pub(super) struct Amount {
 #[derive(Clone)]
 pub(super) struct Source {
     tree: Arc<OwnedFd>,
+    pace: Arc<Pace>,
     stop: Arc<Stop>,
     progress: Arc<Progress>,
 }
 
 impl Source {
-    pub(super) fn new(tree: OwnedFd, stop: Arc<Stop>, progress: Arc<Progress>) -> Self {
-        Self { tree: Arc::new(tree), stop, progress }
+    pub(super) fn new(tree: OwnedFd, pace: Pace, stop: Arc<Stop>, progress: Arc<Progress>) -> Self {
+        Self { tree: Arc::new(tree), pace: Arc::new(pace), stop, progress }
     }
 
     /// What there is to read.
@@ -190,6 +192,7 @@ impl Read for Reader {
             // Nobody changes a clone, so something is wrong with it, or with us.
             _ => return Err(self.fail(io::Error::other("it has another length than it had"))),
         }
+        self.source.pace.pass(length as u64, &self.source.stop);
         self.source.progress.done.fetch_add(length as u64, Relaxed);
         Ok(length)
     }

@@ -66,6 +66,28 @@ async fn an_upload_can_be_canceled_and_done_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_upload_keeps_to_its_limit_and_can_be_canceled_all_the_same() {
+    let place = Place::with(&[("uploadLimit", "1000000")]).await;
+    // Many files are read by many threads, which share the limit.
+    for number in 0..20 {
+        fs::write(place.volume().join(number.to_string()), sample::noise(100_000, number)).unwrap();
+    }
+    let snapshot = place.snapshot("r-1").await.unwrap();
+    let began = Instant::now();
+    place.plugin.upload_snapshot(&snapshot).await.unwrap();
+    assert!(began.elapsed() >= Duration::from_millis(1900), "{:?}", began.elapsed());
+
+    let place = Place::with(&[("uploadLimit", "1000")]).await;
+    fill(&place.volume());
+    let snapshot = place.snapshot("r-1").await.unwrap();
+    let (uploaded, ()) = tokio::join!(place.plugin.upload_snapshot(&snapshot), async {
+        until(|| place.record_of(&snapshot)["upload"]["state"] == "begun").await;
+        place.plugin.cancel(&snapshot).await.unwrap();
+    });
+    assert_eq!(uploaded.unwrap_err().message(), "canceled");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn two_calls_at_once_upload_once_and_both_learn_the_end() {
     let place = Place::new().await;
     fill(&place.volume());

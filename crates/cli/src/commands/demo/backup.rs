@@ -1,183 +1,150 @@
-//! The act in which the application is backed up: a server, a place for backups, a backup.
+//! The act in which the application is backed up: for how long it is frozen, and how its volume is
+//! uploaded behind that, even if the server is killed in the middle.
 
-use std::path::Path;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use bowline_api::location::LocationPhase;
-use bowline_api::{Backup, BackupPhase, BackupStorageLocation, DEFAULT_NAMESPACE};
-use bowline_testbed::{ControlPlane, apply::apply, kubeconfig};
-use kube::core::NamespaceResourceScope;
-use kube::{Api, Client};
-use serde::de::DeserializeOwned;
-use serde_json::json;
-use tokio::sync::oneshot;
-use tokio::time::Instant;
+use bowline_api::backup::FreezeWindow;
+use bowline_api::{Backup, BackupPhase};
+use indicatif::BinaryBytes;
+use jiff::{SignedDuration, Timestamp};
+use tokio::sync::mpsc;
 
-use super::sample;
+use super::orders::{self, Hold};
+use super::sample::{self};
+use super::server::{NAME, Server};
+use super::volume::{Files, JOURNAL};
+use super::{Director, ask};
+use crate::installation::Installation;
+use crate::listing;
 use crate::output;
+use crate::transfer::{self, Bytes, Transfer};
+use crate::wait;
 
-/// The name of the location, of its folder, of the backup and of the restore.
-pub(super) const NAME: &str = "demo";
-/// How long the server, the location, the backup and the restore may take.
-const LIMIT: Duration = Duration::from_mins(2);
+/// How often uploads are looked at.
+const PAUSE: Duration = Duration::from_millis(50);
 
-/// A server for the demo. Dropping it ends it.
-pub(super) struct Server {
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<Result<(), bowline_server::Error>>>,
+/// What is known of the backup.
+pub(super) struct Taken {
+    backup: Backup,
+    /// From the thaw to the end of the upload.
+    pub(super) upload: Duration,
+    pub(super) kills: u32,
 }
 
-impl Server {
-    /// Starts a server with a folder to keep backups in, and waits until it has a location there.
-    pub(super) async fn start(plane: &ControlPlane, client: &Client) -> anyhow::Result<Self> {
-        let bed = plane.bed();
-        let folder = |name: &str| {
-            bed.subdir(name).with_context(|| format!("cannot create a folder for {name}"))
-        };
-        let (root, scratch, plugins) = (folder("buckets")?, folder("scratch")?, folder("plugins")?);
-        std::fs::create_dir_all(root.join(NAME)).context("cannot create a folder for backups")?;
-        let options = bowline_server::Options {
-            filesystem_root: Some(root),
-            scratch_dir: scratch,
-            plugin_dir: plugins,
-            ..bowline_server::Options::default()
-        };
-        for object in [
-            json!({
-                "apiVersion": "v1", "kind": "Namespace", "metadata": {"name": DEFAULT_NAMESPACE},
-            }),
-            json!({
-                "apiVersion": "velero.io/v1",
-                "kind": "BackupStorageLocation",
-                "metadata": {"name": NAME, "namespace": DEFAULT_NAMESPACE},
-                "spec": {
-                    "provider": "filesystem",
-                    "default": true,
-                    "objectStorage": {"bucket": NAME},
-                },
-            }),
-        ] {
-            apply(client, object).await?;
-        }
-        let log = std::fs::File::create(bed.dir().join("server.log"))
-            .context("cannot create the log of the server")?;
-        // Without it the logs of backups would be empty, too.
-        bowline_server::log::init_to(bowline_server::log::Options::default(), log)
-            .context("cannot log")?;
-        let (stop, stopped) = oneshot::channel();
-        let kubeconfig = plane.kubeconfig().to_owned();
-        // As `bowline server` in a process of its own would.
-        let thread = std::thread::spawn(move || serve(&kubeconfig, options, stopped));
-        let server = Self { stop: Some(stop), thread: Some(thread) };
-        server
-            .until(
-                client,
-                "the storage location is available",
-                |location: &BackupStorageLocation| {
-                    let status = location.status.as_ref();
-                    status.and_then(|s| s.phase.as_ref()) == Some(&LocationPhase::Available)
-                },
-            )
-            .await?;
-        Ok(server)
+impl Taken {
+    fn windows(&self) -> &[FreezeWindow] {
+        self.backup.status.as_ref().map_or(&[], |status| &status.freeze_windows)
     }
 
-    /// Takes a backup of the sample application.
-    pub(super) async fn back_up(&self, client: &Client) -> anyhow::Result<Backup> {
-        let backup = json!({
-            "apiVersion": "velero.io/v1",
-            "kind": "Backup",
-            "metadata": {"name": NAME, "namespace": DEFAULT_NAMESPACE},
-            "spec": {"includedNamespaces": sample::NAMESPACES},
-        });
-        apply(client, backup).await?;
-        let is_over = |backup: &Backup| {
-            let phase = backup.status.as_ref().and_then(|status| status.phase.as_ref());
-            phase.is_some_and(BackupPhase::is_terminal)
-        };
-        let backup = self.until(client, "the backup is over", is_over).await?;
-        let status = backup.status.clone().unwrap_or_default();
-        if status.phase != Some(BackupPhase::Completed) {
-            bail!("the backup is not complete: {}", serde_json::to_string(&status)?);
-        }
-        Ok(backup)
+    /// The longest time for which a pod was frozen.
+    pub(super) fn freeze_window_ms(&self) -> u64 {
+        let lengths = self.windows().iter().map(|window| window.milliseconds);
+        lengths.max().and_then(|longest| u64::try_from(longest).ok()).unwrap_or_default()
     }
+}
 
-    /// Waits until the object called like everything here is as it should be.
-    pub(super) async fn until<K>(
-        &self,
-        client: &Client,
-        what: &str,
-        is_so: impl Fn(&K) -> bool,
-    ) -> anyhow::Result<K>
-    where
-        K: kube::Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
-        K: Clone + std::fmt::Debug + DeserializeOwned,
-    {
-        let api: Api<K> = Api::namespaced(client.clone(), DEFAULT_NAMESPACE);
-        let deadline = Instant::now() + LIMIT;
+/// Takes a backup of the sample application.
+pub(super) async fn take(
+    director: &Director<'_>,
+    server: &mut Server,
+    wants_kill: bool,
+) -> anyhow::Result<Taken> {
+    let namespaces = sample::NAMESPACES.join(",");
+    ask(director, &["backup", "create", NAME, "--include-namespaces", &namespaces]).await?;
+    let installation = &director.installation;
+    let created: Backup = listing::get(installation, NAME).await?;
+    let (speaker, mut asides) = mpsc::channel(4);
+    let mut upload = Upload { wants_kill, ..Upload::default() };
+    let backup = {
+        // Boxed, since what it asks for is large.
+        let mut over = Box::pin(wait::until_over(installation, &created, &mut asides));
         loop {
-            let found =
-                api.get(NAME).await.with_context(|| format!("cannot see whether {what}"))?;
-            if is_so(&found) {
-                return Ok(found);
+            tokio::select! {
+                over = &mut over => break over?,
+                () = tokio::time::sleep(PAUSE) => {
+                    server.check()?;
+                    if let Some(aside) = upload.look(installation, server).await? {
+                        // If nobody listens, nobody misses it.
+                        let _ = speaker.try_send(aside);
+                    }
+                }
             }
-            if self.thread.as_ref().is_none_or(JoinHandle::is_finished) {
-                bail!("the server has ended before {what}");
-            }
-            if Instant::now() >= deadline {
-                bail!("waited in vain until {what}");
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take()
-            && let Ok(Err(error)) = thread.join()
-        {
-            output::error(&format!("the server: {}", bowline_plugin::one_line(&error)));
-        }
-    }
-}
-
-fn serve(
-    kubeconfig: &Path,
-    options: bowline_server::Options,
-    stopped: oneshot::Receiver<()>,
-) -> Result<(), bowline_server::Error> {
-    let runtime = match tokio::runtime::Runtime::new() {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            output::error(&format!("cannot start the server: {error}"));
-            return Ok(());
         }
     };
-    runtime.block_on(async {
-        match kubeconfig::client(kubeconfig).await {
-            Ok(client) => {
-                let until = async {
-                    // The sender is dropped, which is the sign.
-                    let _ = stopped.await;
-                };
-                bowline_server::run(client, options, until).await
-            }
-            Err(error) => {
-                output::error(&format!("cannot start the server: {error}"));
-                Ok(())
-            }
-        }
-    })
+    // The end may have come between two looks.
+    upload.look(installation, server).await?;
+    let status = backup.status.clone().unwrap_or_default();
+    if status.phase != Some(BackupPhase::Completed) {
+        bail!("the backup is not complete: {}", serde_json::to_string(&status)?);
+    }
+    if wants_kill && upload.kills == 0 {
+        bail!("the upload was over before the server could be killed");
+    }
+    let thawed = thawed(&status.freeze_windows).context("no pod was frozen")?;
+    let uploaded = upload.ended.context("nothing was uploaded")?;
+    let upload_time = uploaded.duration_since(thawed).max(SignedDuration::ZERO).unsigned_abs();
+    Ok(Taken { backup, upload: upload_time, kills: upload.kills })
 }
 
-/// What is there now: the phase, and the files.
-pub(super) fn show(plane: &ControlPlane, backup: &Backup) -> anyhow::Result<String> {
-    let folder = plane.bed().dir().join("buckets").join(NAME).join("backups").join(NAME);
+/// When the last pod was thawed.
+fn thawed(windows: &[FreezeWindow]) -> Option<Timestamp> {
+    let ends = windows.iter().filter_map(|window| {
+        let length = SignedDuration::from_millis(window.milliseconds);
+        window.start_timestamp.as_ref()?.0.checked_add(length).ok()
+    });
+    ends.max()
+}
+
+/// What has been seen of the upload.
+#[derive(Default)]
+struct Upload {
+    wants_kill: bool,
+    kills: u32,
+    /// When it was first seen to be over.
+    ended: Option<Timestamp>,
+}
+
+impl Upload {
+    /// Looks how far it is. In the middle of it the server is killed, if that is wanted. Returns what
+    /// is worth saying.
+    async fn look(
+        &mut self,
+        installation: &Installation,
+        server: &mut Server,
+    ) -> anyhow::Result<Option<String>> {
+        if self.ended.is_some() {
+            return Ok(None);
+        }
+        let transfers = transfer::of::<Backup>(installation, NAME).await?;
+        if !transfers.is_empty() && transfers.iter().all(|one| one.outcome().is_some()) {
+            self.ended = Some(Timestamp::now());
+            return Ok(None);
+        }
+        let Some(middle) = transfers.iter().find(|one| is_in_the_middle(one)) else {
+            return Ok(None);
+        };
+        if !self.wants_kill || self.kills > 0 {
+            return Ok(None);
+        }
+        server.kill()?;
+        self.kills += 1;
+        Ok(Some(format!(
+            "killed the server with SIGKILL in the middle of the upload, at {}, and started another one",
+            middle.bytes
+        )))
+    }
+}
+
+fn is_in_the_middle(transfer: &Transfer) -> bool {
+    let Bytes { done, total } = transfer.bytes;
+    transfer.outcome().is_none() && done > 0 && total.is_some_and(|total| done < total)
+}
+
+/// What is there now: the phase, the files, for how long the application was frozen, and for how long
+/// its volume was uploaded.
+pub(super) fn show(server: &Server, taken: &Taken) -> anyhow::Result<String> {
+    let folder = server.files();
     let mut rows = Vec::new();
     for file in std::fs::read_dir(&folder).context("cannot look at the backup")? {
         let file = file.context("cannot look at the backup")?;
@@ -185,11 +152,72 @@ pub(super) fn show(plane: &ControlPlane, backup: &Backup) -> anyhow::Result<Stri
         rows.push([file.file_name().to_string_lossy().into_owned(), size.to_string()]);
     }
     rows.sort();
-    let status = backup.status.clone().unwrap_or_default();
+    let status = taken.backup.status.clone().unwrap_or_default();
     let items = status.progress.map_or(0, |progress| progress.items_backed_up);
+    let windows = taken.windows().iter().map(|window| {
+        [window.namespace.clone(), window.pod.clone(), format!("{} ms", window.milliseconds)]
+    });
     Ok(format!(
-        "\nThe backup is complete, with {items} items. Its files are those of Velero, in\n{}:\n\n{}",
+        "\nThe backup is complete, with {items} items. Its files are those of Velero, in\n{}:\n\n{}\n\
+         For so long were pods frozen, from the first pre-hook to the end of the last post-hook:\n\n{}\n\
+         The upload of the volume came afterwards, and took {:.1} s.\n",
         folder.display(),
         output::table(["FILE", "BYTES"], rows),
+        output::table(["NAMESPACE", "POD", "FROZEN"], windows.collect()),
+        taken.upload.as_secs_f64(),
     ))
+}
+
+/// What the application did meanwhile.
+pub(super) fn show_orders(hold: Hold, now: &Files) -> String {
+    let orders = orders::orders(now.bytes_of(JOURNAL).unwrap_or_default());
+    format!(
+        "The database held still for {} ms, with {} orders in its journal. By now there are {orders}.\n\
+         Its volume has {} files, folders and links with {}.\n",
+        hold.lasted.as_millis(),
+        hold.orders(),
+        now.count(),
+        BinaryBytes(now.bytes()),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::transfer::tests::backup;
+
+    #[test]
+    fn an_upload_is_in_the_middle_when_some_of_it_is_done_and_some_is_not() {
+        for (phase, done, total, expected) in [
+            ("New", 0, 0, false),
+            ("InProgress", 0, 9, false),
+            ("InProgress", 1, 0, false),
+            ("InProgress", 1, 9, true),
+            ("InProgress", 8, 9, true),
+            ("InProgress", 9, 9, false),
+            ("Completed", 8, 9, false),
+            ("Failed", 8, 9, false),
+        ] {
+            let progress = json!({"bytesDone": done, "totalBytes": total});
+            let transfer = backup("pv", &json!({"phase": phase, "progress": progress}));
+            assert_eq!(is_in_the_middle(&transfer), expected, "{phase} {done} {total}");
+        }
+    }
+
+    #[test]
+    fn the_thaw_is_the_end_of_the_window_that_ends_last() {
+        let window = |start: &str, milliseconds: i64| {
+            let window = json!({"startTimestamp": start, "milliseconds": milliseconds});
+            serde_json::from_value::<FreezeWindow>(window).unwrap()
+        };
+        assert_eq!(thawed(&[]), None);
+        let windows = [
+            window("2026-01-02T03:04:05.000000Z", 1500),
+            window("2026-01-02T03:04:06.000000Z", 40),
+            FreezeWindow { milliseconds: 99_999, ..FreezeWindow::default() },
+        ];
+        assert_eq!(thawed(&windows), Some("2026-01-02T03:04:06.5Z".parse().unwrap()));
+    }
 }

@@ -1,25 +1,30 @@
 //! The act in which the application is destroyed and restored, and what came back is compared with
-//! what there was.
+//! what there was: objects and files.
 //!
-//! The restore is the command that a user would type. The comparison is the one of the engine, by
-//! which a restore decides whether an object that is there already is the one in the backup.
+//! The restore is the command that a user would type. The comparison of objects is the one of the
+//! engine, by which a restore decides whether an object that is there already is the one in the backup.
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
+use std::path::Path;
+use std::time::Duration;
 
-use anyhow::bail;
-use bowline_api::{DEFAULT_NAMESPACE, Restore, RestorePhase};
+use bowline_api::{Restore, RestorePhase};
 use bowline_engine::restore::difference;
-use bowline_testbed::ControlPlane;
-use kube::Client;
 use serde_json::Value;
+use tokio::sync::mpsc;
 
-use super::super::{Command, restore};
-use super::backup;
+use super::orders::{self, Hold};
 use super::sample::{self, Id, Objects};
-use crate::args;
-use crate::exit::Exit;
+use super::server::{NAME, Server};
+use super::volume::{Files, JOURNAL};
+use super::{Director, ask};
 use crate::output::{self, Step, harmless};
+use crate::{listing, wait};
+
+/// How often it is looked whether the server still runs.
+const PAUSE: Duration = Duration::from_millis(500);
+/// How many differences of files are told.
+const TOLD: usize = 20;
 
 /// What has become of an object.
 #[derive(Debug, PartialEq, Eq)]
@@ -30,68 +35,73 @@ enum Fate {
     Differs(BTreeSet<String>),
 }
 
-/// Destroys the application, restores it, and shows what has become of each object. Success only if
-/// all of them are equal.
+/// What the application was: its objects, and its files at the time of the backup.
+pub(super) struct Before {
+    pub(super) objects: Objects,
+    pub(super) files: Files,
+    pub(super) hold: Hold,
+}
+
+/// Whether what came back is what there was.
+#[derive(Debug, Default)]
+pub(super) struct Verdict {
+    pub(super) objects_equal: bool,
+    pub(super) files_equal: bool,
+}
+
+/// Destroys the application, restores it, and shows what has become of its objects and files.
 pub(super) async fn perform(
-    plane: &ControlPlane,
-    client: &Client,
-    server: &backup::Server,
-) -> anyhow::Result<Exit> {
-    let before = sample::read(client).await?;
-
+    director: &Director<'_>,
+    server: &mut Server,
+    before: &Before,
+) -> anyhow::Result<Verdict> {
+    let client = director.client;
     let step = Step::start("destroying the sample application");
-    sample::destroy(client).await?;
+    director.sample.destroy(client).await?;
     step.done();
-    output::data(gone(before.len()))?;
+    output::data(gone(before))?;
 
-    let exit = create(plane).await?;
-    if exit != Exit::Success {
-        return Ok(exit);
-    }
-    let step = Step::start("waiting for the restore");
-    let restored = server.until(client, "the restore is over", is_over).await?;
-    step.done();
+    ask(director, &["restore", "create", NAME, "--from-backup", NAME]).await?;
+    let restored = until_over(director, server).await?;
     let status = restored.status.unwrap_or_default();
     if status.phase != Some(RestorePhase::Completed) {
         let status = serde_json::to_string(&status)?;
         output::error(&format!("the restore is not complete: {status}"));
-        return Ok(Exit::Failed);
+        return Ok(Verdict::default());
     }
 
-    let step = Step::start("comparing the objects with the originals");
+    let step = Step::start("comparing objects and files with the originals");
     let runs = sample::until_it_runs(client).await;
-    let after = sample::read(client).await?;
+    let after = director.sample.read(client).await?;
+    let volume = sample::where_volume_is(client).await?;
+    let files = super::look_at(&volume, None).await?;
     step.done();
-    let fates = compare(&before, &after);
+    let fates = compare(&before.objects, &after);
     let items = status.progress.map_or(0, |progress| progress.items_restored);
     output::data(show(items, &fates))?;
-    if fates.iter().any(|(_, fate)| *fate != Fate::Equal) {
-        return Ok(Exit::Failed);
+    let differences = before.files.differences(&files);
+    output::data(show_files(&volume, before, &files, &differences))?;
+    let objects_equal = fates.iter().all(|(_, fate)| *fate == Fate::Equal);
+    if objects_equal {
+        // Pods that do not run are told only if the table has not said what they lack.
+        runs?;
     }
-    // Pods that do not run are told only if the table has not said what they lack.
-    runs?;
-    Ok(Exit::Success)
+    Ok(Verdict { objects_equal, files_equal: differences.is_empty() })
 }
 
-/// Asks for the restore, as a user would. It is waited for here and not with `--wait`, which listens
-/// for Ctrl-C itself and would say that the restore goes on, while all of the demo ends.
-async fn create(plane: &ControlPlane) -> anyhow::Result<Exit> {
-    let words = ["bowline", "restore", "create", backup::NAME, "--from-backup", backup::NAME];
-    output::say(format_args!("restoring it with `{}` …", words.join(" ")));
-    // Whatever cluster and namespace are the user's own, it is this one that is meant.
-    let ours = ["--namespace", DEFAULT_NAMESPACE, "--kubeconfig"];
-    let mut words: Vec<OsString> = words.iter().chain(&ours).map(OsString::from).collect();
-    words.push(plane.kubeconfig().into());
-    let Ok(args::Args { command: Command::Restore(command) }) = args::parse(words) else {
-        bail!("cannot ask for a restore");
-    };
-    // Boxed, since all that a restore needs goes through it.
-    Box::pin(restore::run(command)).await
-}
-
-fn is_over(restore: &Restore) -> bool {
-    let phase = restore.status.as_ref().and_then(|status| status.phase.as_ref());
-    phase.is_some_and(RestorePhase::is_terminal)
+/// Waits for the end of the restore. Not with `--wait`, which listens for Ctrl-C itself and would say
+/// that the restore goes on, while all of the demo ends.
+async fn until_over(director: &Director<'_>, server: &mut Server) -> anyhow::Result<Restore> {
+    let created: Restore = listing::get(&director.installation, NAME).await?;
+    let (_, mut no_asides) = mpsc::channel(1);
+    // Boxed, since what it asks for is large.
+    let mut over = Box::pin(wait::until_over(&director.installation, &created, &mut no_asides));
+    loop {
+        tokio::select! {
+            over = &mut over => return over,
+            () = tokio::time::sleep(PAUSE) => server.check()?,
+        }
+    }
 }
 
 /// What has become of each object.
@@ -109,23 +119,63 @@ fn fate(original: &Value, restored: Option<&Value>) -> Fate {
     if paths.is_empty() { Fate::Equal } else { Fate::Differs(paths) }
 }
 
-/// An object without what a cluster hands out anew and the engine's comparison takes for chosen: the
-/// addresses of a service.
+/// An object without what is handed out anew and the engine's comparison takes for chosen: the
+/// addresses of a service, the folder of a volume, and the uid of its claim.
 fn lasting(object: &Value) -> Value {
     let mut object = object.clone();
-    if object["kind"] == "Service"
-        && let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut)
+    let kind = object["kind"].as_str().unwrap_or_default().to_owned();
+    let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) else { return object };
+    match kind.as_str() {
         // To have no address is a choice.
-        && spec.get("clusterIP").is_some_and(|address| address != "None")
-    {
-        spec.remove("clusterIP");
-        spec.remove("clusterIPs");
+        "Service" if spec.get("clusterIP").is_some_and(|address| address != "None") => {
+            spec.remove("clusterIP");
+            spec.remove("clusterIPs");
+        }
+        "PersistentVolume" => {
+            let anew = [("local", "path"), ("claimRef", "uid"), ("claimRef", "resourceVersion")];
+            for (part, field) in anew {
+                if let Some(part) = spec.get_mut(part).and_then(Value::as_object_mut) {
+                    part.remove(field);
+                }
+            }
+        }
+        _ => {}
     }
     object
 }
 
-fn gone(objects: usize) -> String {
-    format!("\nThe application is gone. Of its {objects} objects, pods included, none is left.\n")
+fn gone(before: &Before) -> String {
+    format!(
+        "\nThe application is gone. Of its {} objects, pods included, none is left, and none of its {} \
+         files.\n",
+        before.objects.len(),
+        before.files.count(),
+    )
+}
+
+/// What has become of the files.
+fn show_files(volume: &Path, before: &Before, after: &Files, differences: &[String]) -> String {
+    let verdict = if differences.is_empty() {
+        format!(
+            "All {} files, folders and links are back in {},\n\
+             with the checksums, modes, times and targets that they had.\n",
+            before.files.count(),
+            volume.display(),
+        )
+    } else {
+        let told = differences.iter().take(TOLD).map(|line| format!("  {}\n", harmless(line)));
+        format!(
+            "{} files, folders or links in {}\nare not what they were:\n{}",
+            differences.len(),
+            volume.display(),
+            told.collect::<String>(),
+        )
+    };
+    let restored = after.bytes_of(JOURNAL).map_or(0, orders::orders);
+    format!(
+        "\n{verdict}The journal has {restored} orders; it had {} when the database held still.\n",
+        before.hold.orders(),
+    )
 }
 
 /// A table of what has become of each object.
@@ -150,7 +200,8 @@ fn show(items: i64, fates: &[(&Id, Fate)]) -> String {
     format!(
         "\nThe restore is complete, with {items} items. {verdict}:\n\n{table}\n\
          Not compared is what servers and controllers write by themselves, such as uids, times, status\n\
-         and the addresses of services, and the labels that a restore puts on objects.\n"
+         and the addresses of services; the folder of the volume, which is a new one; and the labels that\n\
+         a restore puts on objects.\n"
     )
 }
 
@@ -244,6 +295,48 @@ mod tests {
     }
 
     #[test]
+    fn a_volume_may_be_another_folder_and_of_another_claim_of_that_name() {
+        let volume = json!({
+            "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "v"},
+            "spec": {
+                "local": {"path": "/a", "fsType": "xfs"},
+                "claimRef": {"name": "c", "namespace": "n", "uid": "1", "resourceVersion": "2"},
+            },
+        });
+        for (pointer, value, expected) in [
+            ("/spec/local/path", json!("/b"), Fate::Equal),
+            ("/spec/claimRef/uid", json!("9"), Fate::Equal),
+            ("/spec/claimRef/resourceVersion", json!("9"), Fate::Equal),
+            ("/spec/local/fsType", json!("ext4"), differs_in("spec.local.fsType")),
+            ("/spec/claimRef/name", json!("other"), differs_in("spec.claimRef.name")),
+        ] {
+            assert_eq!(changed(&volume, pointer, value), expected, "{pointer}");
+        }
+    }
+
+    #[test]
+    fn files_that_are_not_what_they_were_are_told_without_steering_the_terminal() {
+        let before = Before {
+            objects: Objects::new(),
+            files: Files::default(),
+            hold: Hold { bytes: 640, lasted: Duration::from_millis(5) },
+        };
+        let told = |differences: &[String]| {
+            show_files(Path::new("/v"), &before, &Files::default(), differences)
+        };
+        assert!(
+            told(&[]).contains("with the checksums, modes, times and targets that they had.\n")
+        );
+        let many: Vec<String> =
+            (0..50).map(|number| format!("{number}\u{1b} is missing")).collect();
+        let shown = told(&many);
+        assert!(shown.contains("50 files, folders or links in /v\nare not what they were:"));
+        assert_eq!(shown.matches("is missing").count(), TOLD);
+        assert!(!shown.contains('\u{1b}'), "{shown:?}");
+        assert!(shown.contains("has 0 orders; it had 10 when"), "{shown}");
+    }
+
+    #[test]
     fn what_a_cluster_fills_in_must_be_on_both_sides() {
         let (without, with) = (Value::Null, json!(31_000));
         let port = "/spec/ports/0/nodePort";
@@ -275,7 +368,8 @@ mod tests {
              n           ConfigMap   c      equal\n\
              n           Service     s      equal\n\n\
              Not compared is what servers and controllers write by themselves, such as uids, times, status\n\
-             and the addresses of services, and the labels that a restore puts on objects.\n"
+             and the addresses of services; the folder of the volume, which is a new one; and the labels that\n\
+             a restore puts on objects.\n"
         );
         let mut changed = config_map();
         changed["data"] = json!({"currency": "USD", "a\u{1b}": "b"});

@@ -1,23 +1,31 @@
-//! The application that the demo is about.
+//! The application that the demo is about: its objects, and where its files are.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use bowline_testbed::Bed;
 use bowline_testbed::apply::apply;
-use k8s_openapi::api::core::v1::Pod;
+use bowline_testbed::kwok::Executing;
+use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
 use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams};
 use kube::core::{GroupVersionKind, TypeMeta};
 use kube::{Api, Client};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use super::volume::{self, JOURNAL};
 use crate::output;
 
 const MANIFESTS: &str = include_str!("sample.yaml");
 
 /// The namespaces that the application lives in.
 pub(super) const NAMESPACES: [&str; 2] = ["shop", "shop-data"];
+
+/// Its volume, and the pod that has it.
+const VOLUME: &str = "orders";
+const POD: &str = "orders-0";
 
 /// Its pods: three of the storefront, one of the database.
 const PODS: usize = 4;
@@ -46,12 +54,139 @@ impl Id {
     }
 }
 
-/// Creates the application and waits until its pods run.
-pub(super) async fn create(client: &Client) -> anyhow::Result<()> {
-    for object in objects()? {
-        apply(client, object).await?;
+/// The application on this machine.
+pub(super) struct Sample {
+    objects: Vec<Value>,
+    /// The folder that volumes are in.
+    volumes: PathBuf,
+    /// The pod with the volume, whose hooks are executed.
+    pod: Executing,
+}
+
+impl Sample {
+    /// An application whose files are in the bed. There is nothing of it yet.
+    pub(super) fn new(bed: &Bed) -> anyhow::Result<Self> {
+        let folder = |name: &str| {
+            let folder = bed.subdir(name).and_then(|folder| folder.canonicalize());
+            folder.with_context(|| format!("cannot create a folder for {name}"))
+        };
+        let (volumes, requests) = (folder("volumes")?, folder(POD)?);
+        let [_, namespace] = NAMESPACES;
+        let pod = Executing::new(namespace, POD, &requests)?;
+        let mut objects: Vec<Value> =
+            serde_saphyr::from_multiple(MANIFESTS).context("cannot read the sample application")?;
+        for object in &mut objects {
+            match object["kind"].as_str() {
+                Some("PersistentVolume") => {
+                    object["spec"]["local"]["path"] = json!(volumes.join(VOLUME));
+                }
+                Some("StatefulSet") => {
+                    let containers = &mut object["spec"]["template"]["spec"]["containers"];
+                    containers[0]["name"] = json!(pod.container());
+                }
+                _ => {}
+            }
+        }
+        Ok(Self { objects, volumes, pod })
     }
-    until_it_runs(client).await
+
+    /// The pod whose hooks are executed.
+    pub(super) fn pod(&self) -> &Executing {
+        &self.pod
+    }
+
+    /// The folder that volumes are in.
+    pub(super) fn volumes(&self) -> &Path {
+        &self.volumes
+    }
+
+    /// Where its volume was in the beginning.
+    pub(super) fn volume(&self) -> PathBuf {
+        self.volumes.join(VOLUME)
+    }
+
+    /// The folder in which its database is asked to hold still.
+    pub(super) fn requests(&self) -> &Path {
+        &self.pod.folder
+    }
+
+    /// Creates the application and waits until its pods run.
+    pub(super) async fn create(&self, client: &Client) -> anyhow::Result<()> {
+        volume::make(&self.volume()).context("cannot make the files of the sample application")?;
+        for object in &self.objects {
+            apply(client, object.clone()).await?;
+        }
+        until_it_runs(client).await
+    }
+
+    /// A table of what is there.
+    pub(super) async fn show(&self, client: &Client) -> anyhow::Result<String> {
+        let mut ids: Vec<Id> = self.objects.iter().map(Id::of).collect();
+        ids.sort();
+        let rows = ids.into_iter().map(|id| [id.namespace, id.kind, id.name]).collect();
+        let table = output::table(["NAMESPACE", "KIND", "NAME"], rows);
+        let running = running_pods(client).await?;
+        Ok(format!(
+            "\nThe sample application, with {running} pods running:\n\n{table}\n\
+             Its volume is the folder {}.\nIts database writes orders to {JOURNAL} there, all the time.\n",
+            self.volume().display(),
+        ))
+    }
+
+    /// Reads what there is of the application: the objects that it was created from, and its pods.
+    pub(super) async fn read(&self, client: &Client) -> anyhow::Result<Objects> {
+        let mut found = Vec::new();
+        for object in &self.objects {
+            let Id { kind, name, .. } = Id::of(object);
+            match api_of(client, object)?.get(&name).await {
+                Ok(object) => found.push(serde_json::to_value(object)?),
+                // The object is not there, or not even its kind.
+                Err(kube::Error::Api(status)) if status.code == 404 => {}
+                Err(error) => {
+                    return Err(error).with_context(|| format!("cannot read {kind} {name}"));
+                }
+            }
+        }
+        for pod in pods(client).await? {
+            found.push(serde_json::to_value(pod)?);
+        }
+        Ok(found.into_iter().map(|object| (Id::of(&object), object)).collect())
+    }
+
+    /// Deletes the objects of the application, and waits until nothing is left of them; then its files.
+    pub(super) async fn destroy(&self, client: &Client) -> anyhow::Result<()> {
+        // With its namespace goes all that lives in it.
+        for object in self.objects.iter().filter(|object| Id::of(object).namespace.is_empty()) {
+            let Id { kind, name, .. } = Id::of(object);
+            let deleted = api_of(client, object)?.delete(&name, &DeleteParams::background()).await;
+            deleted.with_context(|| format!("cannot delete {kind} {name}"))?;
+        }
+        let deadline = Instant::now() + END_LIMIT;
+        loop {
+            let left = self.read(client).await?;
+            let Some(first) = left.keys().next() else { break };
+            if Instant::now() >= deadline {
+                bail!(
+                    "{} objects of the sample application are still there after {} s, among them \
+                     {} {}",
+                    left.len(),
+                    END_LIMIT.as_secs(),
+                    first.kind,
+                    first.name
+                );
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        std::fs::remove_dir_all(self.volume()).context("cannot delete the files of the application")
+    }
+}
+
+/// Where the cluster says that the volume of the application is.
+pub(super) async fn where_volume_is(client: &Client) -> anyhow::Result<PathBuf> {
+    let api: Api<PersistentVolume> = Api::all(client.clone());
+    let volume = api.get(VOLUME).await.context("cannot read the volume")?;
+    let local = volume.spec.and_then(|spec| spec.local);
+    Ok(local.context("the volume is of another type")?.path.into())
 }
 
 /// Waits until the pods of the application run.
@@ -67,65 +202,6 @@ pub(super) async fn until_it_runs(client: &Client) -> anyhow::Result<()> {
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-}
-
-/// A table of what is there.
-pub(super) async fn show(client: &Client) -> anyhow::Result<String> {
-    let mut ids: Vec<Id> = objects()?.iter().map(Id::of).collect();
-    ids.sort();
-    let rows = ids.into_iter().map(|id| [id.namespace, id.kind, id.name]).collect();
-    let table = output::table(["NAMESPACE", "KIND", "NAME"], rows);
-    let running = running_pods(client).await?;
-    Ok(format!("\nThe sample application, with {running} pods running:\n\n{table}"))
-}
-
-/// Reads what there is of the application: the objects that it was created from, and its pods.
-pub(super) async fn read(client: &Client) -> anyhow::Result<Objects> {
-    let mut found = Vec::new();
-    for object in objects()? {
-        let Id { kind, name, .. } = Id::of(&object);
-        match api_of(client, &object)?.get(&name).await {
-            Ok(object) => found.push(serde_json::to_value(object)?),
-            // The object is not there, or not even its kind.
-            Err(kube::Error::Api(status)) if status.code == 404 => {}
-            Err(error) => {
-                return Err(error).with_context(|| format!("cannot read {kind} {name}"));
-            }
-        }
-    }
-    for pod in pods(client).await? {
-        found.push(serde_json::to_value(pod)?);
-    }
-    Ok(found.into_iter().map(|object| (Id::of(&object), object)).collect())
-}
-
-/// Deletes the application, and waits until nothing of it is left.
-pub(super) async fn destroy(client: &Client) -> anyhow::Result<()> {
-    // With its namespace goes all that lives in it.
-    for object in objects()?.iter().filter(|object| Id::of(object).namespace.is_empty()) {
-        let Id { kind, name, .. } = Id::of(object);
-        let deleted = api_of(client, object)?.delete(&name, &DeleteParams::background()).await;
-        deleted.with_context(|| format!("cannot delete {kind} {name}"))?;
-    }
-    let deadline = Instant::now() + END_LIMIT;
-    loop {
-        let left = read(client).await?;
-        let Some(first) = left.keys().next() else { return Ok(()) };
-        if Instant::now() >= deadline {
-            bail!(
-                "{} objects of the sample application are still there after {} s, among them {} {}",
-                left.len(),
-                END_LIMIT.as_secs(),
-                first.kind,
-                first.name
-            );
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-}
-
-fn objects() -> anyhow::Result<Vec<Value>> {
-    serde_saphyr::from_multiple(MANIFESTS).context("cannot read the sample application")
 }
 
 /// Where an object of the application is read and written. It asks nobody, since the kind may be gone

@@ -1,0 +1,160 @@
+//! The server of the demo: a process of its own, as anywhere else, with a folder for backups and a
+//! plugin for volumes.
+
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use bowline_api::location::LocationPhase;
+use bowline_api::{BackupStorageLocation, DEFAULT_NAMESPACE};
+use bowline_testbed::apply::apply;
+use bowline_testbed::process::Process;
+use bowline_testbed::{Bed, ControlPlane, kwok};
+use kube::{Api, Client};
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::sample::Sample;
+
+/// The name of the locations, of the folder, of the backup and of the restore.
+pub(super) const NAME: &str = "demo";
+/// How long the server may take until it has a location.
+const LIMIT: Duration = Duration::from_mins(2);
+/// How often it is looked at.
+const PAUSE: Duration = Duration::from_millis(50);
+/// Plugins have sockets in the folder for temporary files. The path of a socket has at most 107 bytes.
+const LONGEST_FOLDER_OF_SOCKETS: usize = 80;
+/// How much of a volume is uploaded in a second: little, so that there is something to see.
+const UPLOAD_LIMIT: u32 = 8 * 1024 * 1024;
+
+/// A server. Dropping it ends it.
+pub(super) struct Server {
+    process: Process,
+    bed: Bed,
+    kubeconfig: PathBuf,
+}
+
+impl Server {
+    /// Starts a server with a folder to keep backups in and a plugin for volumes, and waits until it
+    /// has a location there.
+    pub(super) async fn start(
+        plane: &ControlPlane,
+        client: &Client,
+        sample: &Sample,
+        plugin: PathBuf,
+    ) -> anyhow::Result<Self> {
+        let bed = plane.bed().clone();
+        for folder in ["buckets/demo", "scratch", "plugins"] {
+            bed.subdir(folder).with_context(|| format!("cannot create a folder for {folder}"))?;
+        }
+        symlink(plugin, bed.dir().join("plugins/local-volume")).context("cannot add a plugin")?;
+        for object in objects(&bed, sample) {
+            apply(client, object).await?;
+        }
+        let kubeconfig = plane.kubeconfig().to_owned();
+        let process = process(&bed, &kubeconfig, "server")?;
+        let mut server = Self { process, bed, kubeconfig };
+        server.until_located(client).await?;
+        Ok(server)
+    }
+
+    /// Kills it, as nothing in it can notice, and starts another one.
+    pub(super) fn kill(&mut self) -> anyhow::Result<()> {
+        self.check()?;
+        // Dead before the next one is born. The plugin goes with it.
+        self.process.kill();
+        self.process = process(&self.bed, &self.kubeconfig, "server-again")?;
+        Ok(())
+    }
+
+    /// An error if it has ended.
+    pub(super) fn check(&mut self) -> anyhow::Result<()> {
+        self.process.check().context("the server has ended")
+    }
+
+    /// The folder with the files of the backup.
+    pub(super) fn files(&self) -> PathBuf {
+        self.bed.dir().join("buckets").join(NAME).join("backups").join(NAME)
+    }
+
+    async fn until_located(&mut self, client: &Client) -> anyhow::Result<()> {
+        let api: Api<BackupStorageLocation> = Api::namespaced(client.clone(), DEFAULT_NAMESPACE);
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            let found = api.get(NAME).await.context("cannot read the storage location")?;
+            let phase = found.status.and_then(|status| status.phase);
+            if phase == Some(LocationPhase::Available) {
+                return Ok(());
+            }
+            self.check()?;
+            if Instant::now() >= deadline {
+                bail!("waited in vain until the storage location is available");
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+}
+
+/// What the server is configured with: where backups are, who takes snapshots, and its secret.
+fn objects(bed: &Bed, sample: &Sample) -> [serde_json::Value; 4] {
+    let metadata = json!({"name": NAME, "namespace": DEFAULT_NAMESPACE});
+    [
+        json!({
+            "apiVersion": "v1", "kind": "Namespace", "metadata": {"name": DEFAULT_NAMESPACE},
+        }),
+        json!({
+            "apiVersion": "velero.io/v1",
+            "kind": "BackupStorageLocation",
+            "metadata": metadata,
+            "spec": {
+                "provider": "filesystem",
+                "default": true,
+                "objectStorage": {"bucket": NAME},
+            },
+        }),
+        json!({
+            "apiVersion": "v1", "kind": "Secret", "metadata": metadata,
+            "stringData": {"credentials": "RUSTIC_PASSWORD=for-a-repository-that-is-soon-gone\n"},
+        }),
+        json!({
+            "apiVersion": "velero.io/v1",
+            "kind": "VolumeSnapshotLocation",
+            "metadata": metadata,
+            "spec": {
+                "provider": "bowline.io/local-volume",
+                "credential": {"name": NAME, "key": "credentials"},
+                "config": {
+                    "roots": sample.volumes(),
+                    "repository": bed.dir().join("repository"),
+                    "node": kwok::NODE,
+                    "uploadLimit": UPLOAD_LIMIT.to_string(),
+                },
+            },
+        }),
+    ]
+}
+
+/// A process of our own program. `name` is that of its log.
+fn process(bed: &Bed, kubeconfig: &PathBuf, name: &'static str) -> anyhow::Result<Process> {
+    let ours = std::env::current_exe().context("cannot find out where this program is")?;
+    let mut command = Command::new(ours);
+    command.args(["server", "--namespace", DEFAULT_NAMESPACE, "--metrics-address=0"]);
+    // Under the name of the one that was killed it need not wait until that one's time is up.
+    command.args(["--identity", NAME]);
+    for (flag, folder) in [
+        ("--filesystem-root", "buckets"),
+        ("--scratch-dir", "scratch"),
+        ("--plugin-dir", "plugins"),
+    ] {
+        command.arg(flag).arg(bed.dir().join(folder));
+    }
+    command.arg("--kubeconfig").arg(kubeconfig);
+    // What the server and its plugins leave behind when they are killed goes with the bed.
+    let temporary = bed.dir().join("scratch");
+    if temporary.as_os_str().len() <= LONGEST_FOLDER_OF_SOCKETS {
+        command.env("TMPDIR", temporary);
+    }
+    Ok(Process::start(bed, name, command)?)
+}

@@ -1,0 +1,271 @@
+//! The files of the sample application: what is in its volume, and whether it is what it was.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, Permissions};
+use std::io::{self, Read as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use sha2::{Digest as _, Sha256};
+
+/// The file that the application writes to all the time.
+pub(super) const JOURNAL: &str = "orders.log";
+
+/// Pictures of what is sold, and how many of them are in a folder.
+const PHOTOS: u64 = 240;
+const PHOTOS_IN_FOLDER: u64 = 24;
+const PHOTO_BYTES: usize = 64 * 1024;
+const CATALOGUE_BYTES: usize = 16 * 1024 * 1024;
+/// A file that is mostly a hole.
+const INDEX_BYTES: u64 = 8 * 1024 * 1024;
+/// How much of a file is read at once.
+const PART: usize = 256 * 1024;
+
+/// Makes the volume and all that is in it.
+pub(super) fn make(volume: &Path) -> io::Result<()> {
+    let path = |name: &str| volume.join(name);
+    fs::create_dir_all(path("config/empty"))?;
+    for photo in 0..PHOTOS {
+        let folder = path(&format!("photos/{:02}", photo / PHOTOS_IN_FOLDER));
+        fs::create_dir_all(&folder)?;
+        fs::write(folder.join(format!("{photo:03}.jpg")), noise(PHOTO_BYTES, photo + 1))?;
+    }
+    fs::write(path("catalogue.db"), noise(CATALOGUE_BYTES, PHOTOS + 1))?;
+    let index = File::create(path("search.idx"))?;
+    index.write_all_at(b"first word", 0)?;
+    index.write_all_at(b"last word", INDEX_BYTES / 2)?;
+    index.set_len(INDEX_BYTES)?;
+    fs::write(path("config/currency"), "EUR\n")?;
+    fs::write(path("config/nothing"), "")?;
+    fs::write(path("config/größe und farbe.txt"), "M, blue\n")?;
+    fs::hard_link(path("config/currency"), path("config/second name"))?;
+    symlink("photos/00", path("newest"))?;
+    symlink("../not/there", path("config/dangling"))?;
+    fs::write(path(JOURNAL), "")?;
+    for (name, mode) in [
+        ("config/nothing", 0o444),
+        ("config/currency", 0o640),
+        ("catalogue.db", 0o600),
+        ("search.idx", 0o755),
+        ("config/empty", 0o1777),
+        ("photos", 0o2750),
+    ] {
+        fs::set_permissions(path(name), Permissions::from_mode(mode))?;
+    }
+    Ok(())
+}
+
+/// Bytes that cannot be compressed, always the same.
+fn noise(length: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut bytes = Vec::with_capacity(length + 8);
+    while bytes.len() < length {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend(state.to_le_bytes());
+    }
+    bytes.truncate(length);
+    bytes
+}
+
+/// What an entry of a volume looks like.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Look {
+    mode: u32,
+    /// When it was changed. Not of the journal, which goes on while others are looked at.
+    modified: Option<(i64, i64)>,
+    content: Content,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Content {
+    Folder,
+    File { bytes: u64, checksum: Vec<u8> },
+    Link(PathBuf),
+}
+
+/// The entries of a volume by their paths. The volume itself has an empty one.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Files(BTreeMap<PathBuf, Look>);
+
+impl Files {
+    /// Looks at a volume. Only so many bytes of its journal count, if a number is given.
+    pub(super) fn of(volume: &Path, journal: Option<u64>) -> anyhow::Result<Self> {
+        let mut files = BTreeMap::new();
+        let mut waiting = vec![PathBuf::new()];
+        while let Some(path) = waiting.pop() {
+            let full = volume.join(&path);
+            let looked = || format!("cannot look at {}", full.display());
+            let found = fs::symlink_metadata(&full).with_context(looked)?;
+            let is_journal = path == Path::new(JOURNAL);
+            let content = if found.is_dir() {
+                for entry in fs::read_dir(&full).with_context(looked)? {
+                    waiting.push(path.join(entry.with_context(looked)?.file_name()));
+                }
+                Content::Folder
+            } else if found.is_symlink() {
+                Content::Link(fs::read_link(&full).with_context(looked)?)
+            } else if found.is_file() {
+                let limit = journal.filter(|_| is_journal);
+                let (bytes, checksum) = checksum(&full, limit).with_context(looked)?;
+                if limit.is_some_and(|limit| bytes < limit) {
+                    bail!("{} has become shorter", full.display());
+                }
+                Content::File { bytes, checksum }
+            } else {
+                bail!("{} is neither file, folder nor link", full.display());
+            };
+            let modified = (!is_journal).then_some((found.mtime(), found.mtime_nsec()));
+            files.insert(path, Look { mode: found.mode(), modified, content });
+        }
+        Ok(Self(files))
+    }
+
+    /// How many files, folders and links there are.
+    pub(super) fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The bytes in all files.
+    pub(super) fn bytes(&self) -> u64 {
+        let bytes = |look: &Look| match look.content {
+            Content::File { bytes, .. } => bytes,
+            Content::Folder | Content::Link(_) => 0,
+        };
+        self.0.values().map(bytes).sum()
+    }
+
+    /// The bytes of one file; none if it is not there.
+    pub(super) fn bytes_of(&self, path: &str) -> Option<u64> {
+        match self.0.get(Path::new(path))?.content {
+            Content::File { bytes, .. } => Some(bytes),
+            Content::Folder | Content::Link(_) => None,
+        }
+    }
+
+    /// In what another volume differs from this one, path by path.
+    pub(super) fn differences(&self, other: &Self) -> Vec<String> {
+        let mut told = Vec::new();
+        for (path, before) in &self.0 {
+            let what = match other.0.get(path) {
+                None => "is missing",
+                Some(after) if after.content != before.content => "has another content",
+                Some(after) if after.mode != before.mode => "has another mode",
+                Some(after) if after.modified != before.modified => "has another time of change",
+                Some(_) => continue,
+            };
+            told.push(format!("{} {what}", shown(path)));
+        }
+        let more = other.0.keys().filter(|path| !self.0.contains_key(*path));
+        told.extend(more.map(|path| format!("{} was not there before", shown(path))));
+        told
+    }
+}
+
+fn shown(path: &Path) -> String {
+    if path.as_os_str().is_empty() { "the volume".to_owned() } else { path.display().to_string() }
+}
+
+/// How many bytes a file has, and their checksum; of not more than so many bytes.
+fn checksum(path: &Path, limit: Option<u64>) -> io::Result<(u64, Vec<u8>)> {
+    let mut file = File::open(path)?.take(limit.unwrap_or(u64::MAX));
+    let (mut bytes, mut hash) = (0, Sha256::new());
+    let mut part = vec![0; PART];
+    loop {
+        let length = file.read(&mut part)?;
+        let Some(read) = part.get(..length).filter(|read| !read.is_empty()) else {
+            return Ok((bytes, hash.finalize().to_vec()));
+        };
+        hash.update(read);
+        bytes += length as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn volume() -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("folder")).unwrap();
+        fs::write(folder.path().join("folder/file"), "content").unwrap();
+        fs::write(folder.path().join(JOURNAL), "one two").unwrap();
+        symlink("folder", folder.path().join("link")).unwrap();
+        folder
+    }
+
+    fn changed(change: impl FnOnce(&Path)) -> Vec<String> {
+        let folder = volume();
+        let before = Files::of(folder.path(), None).unwrap();
+        change(folder.path());
+        before.differences(&Files::of(folder.path(), None).unwrap())
+    }
+
+    #[test]
+    fn what_was_changed_is_told() {
+        assert_eq!(changed(|_| {}), [""; 0]);
+        // Nobody sees the time at which the journal was written.
+        assert_eq!(changed(|at| fs::write(at.join(JOURNAL), "one two").unwrap()), [""; 0]);
+        let first = |change: fn(&Path)| changed(change).into_iter().next().unwrap_or_default();
+        for (change, told) in [
+            (
+                (|at| fs::write(at.join("folder/file"), "Content").unwrap()) as fn(&Path),
+                "folder/file has another content",
+            ),
+            (|at| fs::write(at.join(JOURNAL), "one").unwrap(), "orders.log has another content"),
+            (
+                |at| {
+                    let mode = Permissions::from_mode(0o600);
+                    fs::set_permissions(at.join(JOURNAL), mode).unwrap();
+                },
+                "orders.log has another mode",
+            ),
+            (
+                |at| {
+                    let file = File::options().write(true).open(at.join("folder/file")).unwrap();
+                    file.set_modified(std::time::UNIX_EPOCH).unwrap();
+                },
+                "folder/file has another time of change",
+            ),
+        ] {
+            assert_eq!(first(change), told);
+        }
+        let moved = changed(|at| {
+            fs::remove_file(at.join("link")).unwrap();
+            symlink("other", at.join("link")).unwrap();
+        });
+        assert!(moved.contains(&"link has another content".to_owned()), "{moved:?}");
+        let gone = changed(|at| fs::rename(at.join("link"), at.join("knot")).unwrap());
+        for told in ["link is missing", "knot was not there before"] {
+            assert!(gone.contains(&told.to_owned()), "{gone:?}");
+        }
+    }
+
+    #[test]
+    fn a_journal_is_compared_as_it_was_at_an_instant() {
+        let folder = volume();
+        let early = Files::of(folder.path(), None).unwrap();
+        fs::write(folder.path().join(JOURNAL), "one two three").unwrap();
+        let cut = Files::of(folder.path(), Some(7)).unwrap();
+        assert_eq!(cut.differences(&early), [""; 0]);
+        assert_eq!(cut.bytes_of(JOURNAL), Some(7));
+        assert_ne!(Files::of(folder.path(), Some(6)).unwrap().differences(&early), [""; 0]);
+        Files::of(folder.path(), Some(14)).unwrap_err();
+    }
+
+    #[test]
+    fn the_sample_has_some_hundred_files_and_some_tens_of_megabytes() {
+        let folder = tempfile::tempdir().unwrap();
+        let volume = folder.path().join("volume");
+        make(&volume).unwrap();
+        let files = Files::of(&volume, None).unwrap();
+        assert!(files.count() > 250, "{}", files.count());
+        assert!((40_000_000..50_000_000).contains(&files.bytes()), "{}", files.bytes());
+        let index = fs::metadata(volume.join("search.idx")).unwrap();
+        assert!(index.blocks() * 512 < INDEX_BYTES, "it has no hole");
+        // Nothing is the same by chance.
+        assert_ne!(noise(100, 1), noise(100, 2));
+    }
+}
