@@ -134,6 +134,25 @@ impl Server {
             tokio::time::sleep(POLL).await;
         }
     }
+
+    /// Waits until an object is gone.
+    pub(crate) async fn until_gone<K>(
+        &self,
+        api: &Api<K>,
+        name: &str,
+        limit: Duration,
+    ) -> anyhow::Result<()>
+    where
+        K: Clone + DeserializeOwned + Debug,
+    {
+        let started = Instant::now();
+        while api.get_opt(name).await.with_context(|| format!("cannot read {name}"))?.is_some() {
+            ensure!(measure::is_running(self.pid()), "the server ended before {name} was gone");
+            ensure!(started.elapsed() < limit, "{name} was not gone after {} s", limit.as_secs());
+            tokio::time::sleep(POLL).await;
+        }
+        Ok(())
+    }
 }
 
 /// Why a run is not complete, in one line.
@@ -149,7 +168,8 @@ pub(crate) fn told(
 
 async fn start_velero(stage: &Stage, arguments: &[&str]) -> anyhow::Result<Server> {
     forget_location(&stage.client, velero::NAMESPACE).await?;
-    let arguments = arguments.iter().map(ToString::to_string).collect();
+    let csi = stage.has_csi.then_some("--features=EnableCSI");
+    let arguments = arguments.iter().copied().chain(csi).map(str::to_owned).collect();
     let options = velero::Options { arguments, ..velero::Options::default() };
     let velero = Velero::start(&stage.plane, &stage.s3, options).await?;
     let bucket = velero.bucket().to_owned();
@@ -157,7 +177,7 @@ async fn start_velero(stage: &Stage, arguments: &[&str]) -> anyhow::Result<Serve
 }
 
 async fn start_bowline(stage: &Stage, bucket: Bucket) -> anyhow::Result<Server> {
-    let (bed, namespace) = (stage.plane.bed(), BOWLINE_NAMESPACE);
+    let (bed, namespace) = (&stage.servers, BOWLINE_NAMESPACE);
     let folder = stage.s3.create_bucket(bucket.name()).context("cannot create a bucket")?;
     forget_location(&stage.client, namespace).await?;
     for object in [

@@ -1,13 +1,14 @@
 //! Measures backup and restore beside Velero and the floor.
 //!
 //! One control plane of the test bed is filled once and backed up, round by round, by each contender.
-//! Then each restores the same archive into a new one. Started by `bench/run`, which builds what is
-//! measured first.
+//! Then each restores the same archive into a new one. Volumes with CSI snapshots are measured apart,
+//! with pods on a real node. Started by `bench/run`, which builds what is measured first.
 
 mod archive;
 mod backup;
 mod contender;
 mod create;
+mod csi;
 mod fill;
 mod measure;
 mod plot;
@@ -23,10 +24,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use bowline_testbed::program::{self, Program};
 use bowline_testbed::{Bed, S3};
 use clap::Parser;
+use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::contender::Contender;
@@ -43,14 +45,19 @@ use crate::stage::Stage;
 #[command(name = "bench/run", bin_name = "bench/run")]
 struct Args {
     /// How many objects to create: a mix of kinds and sizes as in a cluster in use
-    #[arg(long, required_unless_present = "big_secrets", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, required_unless_present_any = ["big_secrets", "csi_claims"], value_parser = clap::value_parser!(u32).range(1..))]
     objects: Option<u32>,
 
     /// Create 500 Secrets of 900 KiB each instead
     #[arg(long, conflicts_with = "objects")]
     big_secrets: bool,
 
-    /// What to measure [default: both]
+    /// Run pods on a real node instead, with so many claims of a CSI driver, and measure backups with
+    /// snapshots of them. Needs root
+    #[arg(long, value_name = "N", conflicts_with_all = ["objects", "big_secrets"], value_parser = clap::value_parser!(u16).range(1..=500))]
+    csi_claims: Option<u16>,
+
+    /// What to measure [default: backup and restore, or csi if there are claims]
     #[arg(long, value_enum)]
     only: Option<Task>,
 
@@ -92,9 +99,22 @@ struct Args {
 enum Task {
     Backup,
     Restore,
+    /// Backups of volumes with CSI snapshots.
+    Csi,
 }
 
 impl Args {
+    /// Whether something is asked for that what is there cannot show.
+    fn check(&self) -> anyhow::Result<()> {
+        match (self.only, self.csi_claims) {
+            (Some(Task::Csi), None) => bail!("--only csi needs --csi-claims"),
+            (Some(Task::Backup | Task::Restore), Some(_)) => {
+                bail!("--csi-claims is for --only csi")
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn load(&self) -> Load {
         match self.objects {
             Some(objects) => Load::Mix { objects: objects as usize, seed: self.seed },
@@ -162,10 +182,16 @@ async fn run_until_asked_to_end(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 async fn run(args: &Args) -> anyhow::Result<()> {
+    args.check()?;
     let contenders = args.contenders();
     let bowline = find_programs(&contenders).await?;
     let bed = Bed::new()?;
     let s3 = Arc::new(S3::start(&bed).await?);
+    if let Some(claims) = args.csi_claims {
+        let claims = usize::from(claims);
+        let backups = csi::rounds(&s3, &bowline, claims, &contenders, args.rounds).await?;
+        return write(args, &backups.json(cores()), &plot::csi_svg(&backups), &backups.table());
+    }
     let stage = Stage::set_up(&s3, &bowline).await?;
 
     let mut restores = Vec::new();
@@ -191,8 +217,12 @@ async fn run(args: &Args) -> anyhow::Result<()> {
             restores.round(&s3, &bowline, round).await?;
         }
     }
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    write(args, &Results { load: args.load(), cores, backups, restores })
+    let results = Results { load: args.load(), cores: cores(), backups, restores };
+    write(args, &results.json(), &plot::svg(&results), &results.table())
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// Finds what is measured, or builds it. Returns our own binary.
@@ -211,19 +241,19 @@ async fn find_programs(contenders: &[Contender]) -> anyhow::Result<PathBuf> {
     Ok(bowline)
 }
 
-fn write(args: &Args, results: &Results) -> anyhow::Result<()> {
-    let to = |file: &Path, text: String| {
+fn write(args: &Args, json: &Value, svg: &str, table: &str) -> anyhow::Result<()> {
+    let to = |file: &Path, text: &str| {
         let path = args.folder.join(file);
         std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
     };
     if let Some(file) = &args.json {
-        to(file, format!("{:#}\n", results.json()))?;
+        to(file, &format!("{json:#}\n"))?;
     }
     if let Some(file) = &args.svg {
-        to(file, plot::svg(results))?;
+        to(file, svg)?;
     }
     let mut stdout = std::io::stdout();
-    write!(stdout, "{}", results.table()).context("cannot write to standard output")
+    write!(stdout, "{table}").context("cannot write to standard output")
 }
 
 /// Says a line to whoever waits.
@@ -277,6 +307,16 @@ mod tests {
         assert_eq!(restores(&["--objects=9000", "--skip-velero"]), [(9000, vec!["bowline"])]);
         let without_us = restores(&["--objects=9000", "--skip-bowline"]);
         assert_eq!(without_us, [(2000, vec!["velero", "velero_tuned"])]);
+    }
+
+    #[test]
+    fn claims_are_measured_by_themselves() {
+        let check = |words: &[&str]| parse(words).unwrap().check().is_ok();
+        assert!(check(&["--csi-claims=5"]) && check(&["--csi-claims=5", "--only=csi"]));
+        assert!(!check(&["--csi-claims=5", "--only=backup"]));
+        assert!(!check(&["--objects=5", "--only=csi"]));
+        assert!(parse(&["--csi-claims=5", "--objects=5"]).is_err());
+        assert!(parse(&["--csi-claims=0"]).is_err());
     }
 
     #[test]

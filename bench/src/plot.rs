@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use crate::backup::{Backups, Run};
 use crate::contender::Contender;
 use crate::create::Creation;
+use crate::csi;
 use crate::raw::Listing;
 use crate::report::{Results, median};
 use crate::restore::{Restoration, Restores};
@@ -35,7 +36,15 @@ struct Panel {
 
 /// The picture as a document of its own.
 pub(crate) fn svg(results: &Results) -> String {
-    let panels = panels(results);
+    draw(&panels(results))
+}
+
+/// The same for backups with CSI snapshots.
+pub(crate) fn csi_svg(backups: &csi::Backups) -> String {
+    draw(&csi_panels(backups))
+}
+
+fn draw(panels: &[Panel]) -> String {
     let height = TOP + panels.iter().map(Panel::height).sum::<f64>();
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" \
@@ -44,7 +53,7 @@ pub(crate) fn svg(results: &Results) -> String {
     );
     text(&mut svg, LEFT, 28.0, "start", " font-size=\"16\"", "Bars: medians, dots: rounds");
     let mut top = TOP;
-    for panel in &panels {
+    for panel in panels {
         panel.draw(&mut svg, top);
         top += panel.height();
     }
@@ -106,6 +115,30 @@ fn restore_panels(restores: &Restores) -> [Panel; 2] {
             unit: "MiB",
             bars: memory.collect(),
         },
+    ]
+}
+
+fn csi_panels(backups: &csi::Backups) -> [Panel; 3] {
+    let csi::Backups { claims, pods, raw, runs } = backups;
+    let floor = Bar { name: "raw snapshots", color: FLOOR, rounds: raw.clone() };
+    let panel = |figure: &str, unit, bars| Panel {
+        title: format!("Backup of {claims} claims of {pods} pods: {figure}"),
+        unit,
+        bars,
+    };
+    let walls = bars(runs, |run: &csi::Run| run.wall_s);
+    [
+        panel("wall time", "seconds", [floor].into_iter().chain(walls).collect()),
+        panel(
+            "for how long a pod is frozen",
+            "seconds, median of the pods",
+            bars(runs, |run: &csi::Run| run.freeze_window_ms / 1000.0).collect(),
+        ),
+        panel(
+            "for how long the unluckiest pod is frozen",
+            "seconds",
+            bars(runs, |run: &csi::Run| run.freeze_window_max_ms / 1000.0).collect(),
+        ),
     ]
 }
 
@@ -256,6 +289,17 @@ mod tests {
         assert!(!svg.contains("Backup of"), "{svg}");
         // The floor once and the contender twice, three rounds each; and one round of the small one.
         assert_eq!(svg.matches("<circle").count(), 3 * 3 + (1 + 2 * 2));
+    }
+
+    #[test]
+    fn csi_snapshots_have_panels_for_time_and_for_freezes() {
+        let svg = csi_svg(&crate::report::csi::tests::sample());
+        check(&svg);
+        for words in ["Backup of 50 claims of 10 pods: wall time", "raw snapshots", "unluckiest"] {
+            assert!(svg.contains(words), "{words}");
+        }
+        // The floor in one panel, two contenders in three, three rounds of each.
+        assert_eq!(svg.matches("<circle").count(), (1 + 2 * 3) * 3);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What came out: medians, as a table for people and as JSON for programs.
 
+pub(crate) mod csi;
 pub(crate) mod restores;
 
 use std::fmt::Write as _;

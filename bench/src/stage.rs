@@ -15,6 +15,10 @@ pub(crate) struct Stage {
     pub(crate) s3: Arc<S3>,
     pub(crate) plane: ControlPlane,
     pub(crate) client: Client,
+    /// Where servers run, which is outside the namespaces of a node.
+    pub(crate) servers: Bed,
+    /// Whether servers are to take snapshots by CSI drivers.
+    pub(crate) has_csi: bool,
     /// The binary that is measured.
     pub(crate) bowline: PathBuf,
     /// The processes of the API server, etcd and the controllers.
@@ -51,7 +55,17 @@ impl Stage {
     /// Starts a new control plane, which knows the kinds of backups and restores and has nothing
     /// else in it. The one before must have ended.
     pub(crate) async fn set_up(s3: &Arc<S3>, bowline: &Path) -> anyhow::Result<Self> {
-        let plane = ControlPlane::start(&Bed::new()?, Options::default()).await?;
+        let bed = Bed::new()?;
+        Self::in_bed(&bed, bed.clone(), s3, bowline).await
+    }
+
+    /// The same, in namespaces of its own, so that it can have a real node.
+    pub(crate) async fn set_up_for_node(s3: &Arc<S3>, bowline: &Path) -> anyhow::Result<Self> {
+        Self::in_bed(&Bed::isolated()?, Bed::new()?, s3, bowline).await
+    }
+
+    async fn in_bed(bed: &Bed, servers: Bed, s3: &Arc<S3>, bowline: &Path) -> anyhow::Result<Self> {
+        let plane = ControlPlane::start(bed, Options::default()).await?;
         let client = plane.client().await?;
         for definition in bowline_api::crds::all() {
             apply::apply(&client, serde_json::to_value(definition)?).await?;
@@ -59,6 +73,7 @@ impl Stage {
         let process = |name| measure::find(name).with_context(|| format!("there is no {name}"));
         // Names of processes have fifteen characters at most.
         let cluster = [process("kube-apiserver")?, process("etcd")?, process("kube-controller")?];
-        Ok(Self { s3: Arc::clone(s3), plane, client, bowline: bowline.to_owned(), cluster })
+        let (s3, bowline) = (Arc::clone(s3), bowline.to_owned());
+        Ok(Self { s3, plane, client, servers, has_csi: false, bowline, cluster })
     }
 }

@@ -62,9 +62,10 @@ fn a_hundred_kills_lose_nothing_repeat_nothing_in_silence_and_leave_nobody_froze
 
 #[test]
 fn a_journal_that_does_not_say_what_is_begun_is_found_out() {
-    let (is_clean, figures) = kill(&["--kills", "4", "--sabotage", "note-begun"]);
+    let (is_clean, figures) = kill(&["--kills", "5", "--sabotage", "note-begun"]);
     assert!(!is_clean && figure(&figures, "lost") > 0, "{figures:#}");
     assert!(tells(&figures, ": the snapshot snap-"), "{figures:#}");
+    assert!(tells(&figures, ": the CSI snapshot snapshot-"), "{figures:#}");
     assert!(tells(&figures, "was snapshotted again in silence"), "{figures:#}");
     assert!(tells(&figures, ": the volume vol-snap-"), "{figures:#}");
 }
@@ -77,4 +78,5 @@ fn a_journal_that_does_not_say_what_has_ended_is_found_out() {
         tells(&figures, "was snapshotted again though its snapshot was recorded"),
         "{figures:#}"
     );
+    assert!(tells(&figures, "has another CSI snapshot though one was recorded"), "{figures:#}");
 }

@@ -1,9 +1,11 @@
 //! What a kill has cost: decided from what plugins, pods, bucket and cluster say.
 
+mod csi;
 mod volumes;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+pub(crate) use csi::{Csi, Made as CsiMade, Record as CsiRecord, Taken};
 pub(crate) use volumes::{Deletion, Made, Recorded, Snapshot, left, undeleted};
 
 /// An action and an item that it was shown.
@@ -56,6 +58,8 @@ pub(crate) struct Run {
     pub(crate) settled: Option<BTreeSet<String>>,
     /// What was made for a restore.
     pub(crate) made: Vec<Made>,
+    /// What it has to do with the CSI driver.
+    pub(crate) csi: Csi,
     /// Warnings that a snapshot or a volume may be left over.
     pub(crate) notices: Vec<String>,
     /// Objects that should be in its archive, or in the cluster, and are not.
@@ -83,6 +87,7 @@ pub(crate) fn lost(run: &Run) -> Vec<String> {
     }
     let explained = run.explained();
     let mut lost = volumes::lost(run);
+    lost.extend(csi::lost(run));
     for (key, ids) in unknown {
         let allowed = explained.get(key).copied().unwrap_or_default();
         for id in ids.iter().skip(allowed) {
@@ -101,6 +106,7 @@ pub(crate) fn doubled(run: &Run) -> Vec<String> {
     }
     let explained = run.explained();
     let mut doubled = volumes::doubled(run);
+    doubled.extend(csi::doubled(run));
     for (key, times) in shown {
         let allowed = 1 + explained.get(key).copied().unwrap_or_default();
         for _ in allowed..times {
@@ -140,6 +146,7 @@ pub(crate) fn unfinished(run: &Run) -> Vec<String> {
         reasons.push(format!("has {open} operations that are not completed"));
     }
     reasons.extend(volumes::unfinished(run));
+    reasons.extend(csi::unfinished(&run.csi));
     if !run.missing.is_empty() {
         reasons.push(format!("lacks {}", run.missing.join(", ")));
     }

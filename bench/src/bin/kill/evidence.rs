@@ -1,5 +1,6 @@
 //! What can be read of a run when it should be over, and when its server is dead.
 
+pub(crate) mod csi;
 pub(crate) mod volumes;
 
 use std::collections::BTreeSet;
@@ -17,8 +18,8 @@ use kube::{Api, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::check::{Executed, Key, Operation, Run};
-use crate::world::{BASE, World, contents, volumes_of};
+use crate::check::{self, Executed, Key, Operation, Run};
+use crate::world::{BASE, World, contents, csi_claims_of, volumes_of};
 
 /// A run that was begun.
 #[derive(Clone, Debug)]
@@ -32,8 +33,12 @@ pub(crate) struct Subject {
     pub(crate) recorded: Option<usize>,
     /// See [`Run::settled`].
     pub(crate) settled: Option<BTreeSet<String>>,
+    /// What the CSI driver had of it when all was recorded and the server dead: see [`check::Csi`].
+    pub(crate) csi_settled: Option<BTreeSet<String>>,
     /// The volumes that there were before it.
     pub(crate) before: BTreeSet<String>,
+    /// The snapshots and volumes that the CSI driver had before it.
+    pub(crate) csi_before: csi::Before,
     /// Whether it is to be deleted while it runs.
     pub(crate) is_cut_short: bool,
 }
@@ -99,6 +104,8 @@ impl Subject {
             self.recorded = Some(self.executed(world)?.len());
             let snapshots = volumes::snapshots(&world.disks, &self.name)?;
             self.settled = Some(snapshots.into_iter().map(|one| one.request).collect());
+            let taken = csi::taken(world, &self.namespace, &self.csi_before.snapshots)?;
+            self.csi_settled = Some(taken.into_iter().map(|one| one.handle).collect());
         }
         Ok(())
     }
@@ -151,7 +158,17 @@ impl Subject {
                     wanted.push(format!("persistentvolumes/{}", volume.name));
                     run.wanted.push(volume.name);
                 }
-                match archived(&world.bucket.join(self.last_file()), &self.namespace) {
+                let infos = read("volumeinfo.json.gz");
+                let archive = world.bucket.join(self.last_file());
+                run.csi = check::Csi {
+                    wanted: csi_claims_of(&self.namespace),
+                    taken: csi::taken(world, &self.namespace, &self.csi_before.snapshots)?,
+                    records: csi::records(&infos, &csi::archived(&archive).unwrap_or_default()),
+                    settled: self.csi_settled.clone(),
+                    objects: csi::objects_of(world, &self.name).await?,
+                    made: Vec::new(),
+                };
+                match archived(&archive, &self.namespace) {
                     Ok(found) => {
                         missing.extend(wanted.into_iter().filter(|item| !found.contains(item)));
                     }
@@ -165,6 +182,8 @@ impl Subject {
                 let behind = volumes::behind(world, &self.namespace).await?;
                 missing.extend(volumes::without_data(world, &behind));
                 run.made = volumes::made(&world.disks, &self.before, &behind)?;
+                missing.extend(csi::without_data(world, &behind));
+                run.csi.made = csi::made(world, &self.csi_before.volumes, &self.namespace).await?;
             }
         }
         Ok(Run {

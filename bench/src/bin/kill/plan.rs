@@ -63,6 +63,8 @@ fn stage(point: Point) -> Stage {
         | Point::Attempt
         | Point::CreateVolume
         | Point::VolumeCreated
+        | Point::ClaimFollowed
+        | Point::VolumesPatched
         | Point::RestoreOver => Stage::Start,
         Point::NoteBegun
         | Point::Begun
@@ -72,6 +74,10 @@ fn stage(point: Point) -> Stage {
         | Point::Executed
         | Point::CreateSnapshot
         | Point::SnapshotCreated
+        | Point::CsiSnapshotCreate
+        | Point::CsiSnapshotCreated
+        | Point::CsiSnapshotTaken
+        | Point::CsiSnapshotNoted
         | Point::PostHook
         | Point::Thawed
         | Point::Keep
@@ -94,9 +100,12 @@ fn stage(point: Point) -> Stage {
         | Point::ArchiveReplaced
         | Point::ResultsWritten
         | Point::Commit
-        | Point::Committed => Stage::Commit,
+        | Point::Committed
+        | Point::CsiContentKept
+        | Point::CsiSnapshotReleased => Stage::Commit,
         Point::BackupOver | Point::JournalRemoved => Stage::Over,
         Point::DeleteSnapshot
+        | Point::ContentMade
         | Point::SnapshotDeleted
         | Point::DeleteFiles
         | Point::FilesDeleted
@@ -113,6 +122,13 @@ fn passings(point: Point) -> u32 {
         | Point::SnapshotCreated
         | Point::UploadSnapshot
         | Point::SnapshotUploaded
+        | Point::CsiSnapshotCreate
+        | Point::CsiSnapshotCreated
+        | Point::CsiSnapshotTaken
+        | Point::CsiSnapshotNoted
+        | Point::CsiContentKept
+        | Point::CsiSnapshotReleased
+        | Point::ContentMade
         | Point::DeleteSnapshot
         | Point::SnapshotDeleted => 4,
         Point::RestoreOver => 1,
@@ -173,16 +189,18 @@ impl Planner {
         Plan { number, targets, without_bucket, deletion, cuts_short }
     }
 
-    /// Two kills before or in the blocks, one at the files, two behind, and now and then one at any
-    /// time.
+    /// Two kills before or in the blocks, which a run is sure to survive, two behind, and now and then one
+    /// at any time.
     fn through_a_life(&mut self, number: u32) -> Vec<Target> {
-        let first = match number % 4 {
+        let first = match number % 8 {
             0 => self.at_any_time(),
-            2 => self.pick(&[Stage::Blocks]),
+            2 | 6 => self.pick(&[Stage::Blocks]),
+            _ if self.is_done(Stage::Start) => self.pick(&[Stage::Start, Stage::Blocks]),
             _ => self.pick(&[Stage::Start]),
         };
-        let second = match number % 8 {
-            5 => Target::At(Point::SnapshotCreated, 1 + self.below(2)),
+        let second = match number % 16 {
+            3 => Target::At(Point::CsiSnapshotCreated, 1 + self.below(2)),
+            5 | 13 => Target::At(Point::SnapshotCreated, 1 + self.below(2)),
             _ => self.pick(&[Stage::Blocks, Stage::Thaw]),
         };
         let mut targets = vec![first];
@@ -191,16 +209,18 @@ impl Planner {
             targets.push(Target::At(Point::Frozen, 1));
         }
         targets.push(second);
-        if matches!(second, Target::At(Point::SnapshotCreated, _)) {
+        if let Target::At(Point::SnapshotCreated | Point::CsiSnapshotCreated, _) = second {
             // The next server takes back what it does not know: also there it can be killed.
             let points = [Point::DeleteSnapshot, Point::SnapshotDeleted];
             targets.push(Target::At(points[self.below(2) as usize], 1));
         }
-        let mut late = vec![
-            self.pick(&[Stage::Files]),
-            self.pick(&[Stage::Operations, Stage::Commit]),
-            self.pick(&[Stage::Commit, Stage::Over]),
-        ];
+        let mut late = if number.is_multiple_of(2) {
+            let behind = [Stage::Operations, Stage::Commit, Stage::Over];
+            vec![self.pick(&[Stage::Files]), self.pick(&behind)]
+        } else {
+            let last = self.pick(&[Stage::Commit, Stage::Over]);
+            vec![self.pick(&[Stage::Operations, Stage::Commit]), last]
+        };
         late.sort_by_key(Self::order);
         late.dedup();
         targets.extend(late);
@@ -210,6 +230,12 @@ impl Planner {
     /// A kill while backups are deleted, now and then at any time.
     fn of_deletion(&mut self, number: u32) -> Target {
         if number % 6 == 5 { self.at_any_time() } else { self.pick(&[Stage::Deletion]) }
+    }
+
+    /// Whether every point of a stage was hit.
+    fn is_done(&self, wanted: Stage) -> bool {
+        let mut of_stage = Point::ALL.iter().filter(|&&point| stage(point) == wanted);
+        of_stage.all(|point| self.done.contains(point))
     }
 
     fn at_any_time(&mut self) -> Target {
@@ -226,12 +252,13 @@ impl Planner {
     /// Kills right behind what was left out.
     fn where_it_shows(&mut self, sabotage: Point, number: u32) -> Vec<Target> {
         let first = |point| Target::At(point, 1);
-        match (sabotage, number % 3) {
+        match (sabotage, number % 4) {
             (Point::NoteEnded, _) => {
                 vec![first(Point::ArchiveUploaded), first(Point::FilesWritten)]
             }
             (_, 0) => vec![first(Point::SnapshotCreated)],
             (_, 1) => vec![first(Point::VolumeCreated)],
+            (_, 2) => vec![first(Point::CsiSnapshotCreated)],
             _ => {
                 let frozen = self.can_freeze.then_some(first(Point::Frozen));
                 let executed = Target::At(Point::Executed, 1 + self.below(4));
@@ -331,7 +358,10 @@ mod tests {
                         assert_eq!(pair[0], Target::At(Point::Frozen, 1));
                     }
                     Target::At(Point::DeleteSnapshot | Point::SnapshotDeleted, _) => {
-                        let is_taken = matches!(pair[0], Target::At(Point::SnapshotCreated, _));
+                        let is_taken = matches!(
+                            pair[0],
+                            Target::At(Point::SnapshotCreated | Point::CsiSnapshotCreated, _)
+                        );
                         assert!(is_taken, "{targets:?}");
                     }
                     _ => {}
@@ -354,12 +384,12 @@ mod tests {
     }
 
     #[test]
-    fn sabotage_is_shown_in_four_kills_and_not_deleted() {
+    fn sabotage_is_shown_in_five_kills_and_not_deleted() {
         let mut planner = Planner::new(1, Some(Point::NoteBegun), true);
-        let plans = [(); 3].map(|()| planner.round(4));
+        let plans = [(); 4].map(|()| planner.round(5));
         assert!(plans.iter().all(|plan| plan.deletion.is_none() && !plan.cuts_short), "{plans:?}");
-        // All that can be lost is, within four kills.
-        assert_eq!(plans.map(|plan| plan.targets.len()), [1, 1, 2]);
+        // All that can be lost is, within five kills.
+        assert_eq!(plans.map(|plan| plan.targets.len()), [1, 1, 1, 2]);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! One round: runs are begun, servers are killed over them until the plan is through, and then it is
 //! looked at what that has cost. In the end the backups are deleted, and servers are killed over that.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::bail;
@@ -10,7 +11,7 @@ use kube::api::ListParams;
 use tokio::time::Instant;
 
 use crate::check;
-use crate::evidence::{Kind, Standing, Subject, volumes};
+use crate::evidence::{Kind, Standing, Subject, csi, volumes};
 use crate::hunt::{Hunt, Waited, wait};
 use crate::plan::{Plan, Planner, Target};
 use crate::report::Totals;
@@ -103,6 +104,8 @@ struct Doomed {
     app: String,
     /// Whether that was asked for before.
     is_asked_for: bool,
+    /// The snapshots that the CSI driver had before it.
+    before: BTreeSet<String>,
     notices: Vec<String>,
 }
 
@@ -120,8 +123,9 @@ async fn delete(hunt: &mut Hunt<'_>, targets: &[Target], all: &[Doomed]) -> anyh
         let mut server = world.start(None)?;
         wait(world, &mut server, LIFE_LIMIT, async || are_answered(world).await).await?;
     }
-    for Doomed { name, app, notices, .. } in all {
-        hunt.totals.add_deletion(&volumes::deletion(world, name, app, notices).await?);
+    csi::until_quiet(world).await?;
+    for Doomed { name, app, before, notices, .. } in all {
+        hunt.totals.add_deletion(&volumes::deletion(world, name, app, before, notices).await?);
     }
     Ok(())
 }
@@ -140,6 +144,7 @@ impl<'a> Round<'a> {
     async fn begin(world: &'a World, number: u32) -> anyhow::Result<Self> {
         let noted = world.notes().iter().map(|(_, lines)| lines.len()).collect();
         let before = volumes::all_made(&world.disks)?;
+        let csi_before = csi::Before::now(world)?;
         let mut subjects = Vec::new();
         let mut add = |kind, name, uid, namespace| {
             subjects.push(Subject {
@@ -149,7 +154,9 @@ impl<'a> Round<'a> {
                 namespace,
                 recorded: None,
                 settled: None,
+                csi_settled: None,
                 before: before.clone(),
+                csi_before: csi_before.clone(),
                 is_cut_short: false,
             });
         };
@@ -237,6 +244,7 @@ impl<'a> Round<'a> {
     /// Adds up what the round has cost. Returns the backups, which are to be deleted.
     async fn conclude(self, totals: &mut Totals) -> anyhow::Result<Vec<Doomed>> {
         let mut doomed = Vec::new();
+        csi::until_quiet(self.world).await?;
         let journals = self.world.journals().await?;
         for subject in &self.subjects {
             let Subject { kind, name, namespace, is_cut_short, .. } = subject;
@@ -252,7 +260,8 @@ impl<'a> Round<'a> {
             }
             if *kind == Kind::Backup {
                 let (name, app, is_asked_for) = (name.clone(), namespace.clone(), *is_cut_short);
-                doomed.push(Doomed { name, app, is_asked_for, notices });
+                let before = subject.csi_before.snapshots.clone();
+                doomed.push(Doomed { name, app, is_asked_for, before, notices });
             }
         }
         totals.frozen.extend(self.frozen());

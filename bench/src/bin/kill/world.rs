@@ -1,5 +1,5 @@
-//! What the server works on: a control plane, a node with pods that can be frozen, a bucket behind a
-//! gate, and applications whose items plugins work on in the background.
+//! What the server works on: a control plane, a node with pods that can be frozen, a CSI driver, a bucket
+//! behind a gate, and applications whose items plugins work on in the background.
 
 mod app;
 
@@ -14,7 +14,7 @@ use bowline_api::{
     Backup, BackupStorageLocation, DeleteBackupRequest, Restore, VolumeSnapshotLocation, label,
 };
 use bowline_engine::point::Point;
-use bowline_testbed::{Bed, ControlPlane, Node, S3, apply, fixture, node, s3};
+use bowline_testbed::{Bed, ControlPlane, Csi, Node, S3, apply, csi, fixture, node, s3};
 use k8s_openapi::api::core::v1::{
     ConfigMap, Namespace, PersistentVolume, PersistentVolumeClaim, Pod, Secret,
 };
@@ -29,7 +29,7 @@ use tokio::time::Instant;
 use crate::gate::Gate;
 use crate::plan::Target;
 use crate::say;
-pub(crate) use app::{Volume, contents, volumes_of};
+pub(crate) use app::{Volume, contents, csi_claims_of, volumes_of};
 
 /// Where the server works.
 const NAMESPACE: &str = "velero";
@@ -63,6 +63,7 @@ pub(crate) struct World {
     sabotage: Option<Point>,
     folder: PathBuf,
     plane: ControlPlane,
+    pub(crate) csi: Csi,
     _node: Option<Node>,
     s3: S3,
     bed: Bed,
@@ -83,6 +84,9 @@ impl World {
             None => Some(Node::start(&plane).await?),
             Some(_) => None,
         };
+        // Its snapshots can be used at once: the controllers sometimes forget one that cannot yet, for a
+        // quarter of an hour.
+        let csi = Csi::start(&plane, node.as_ref(), csi::Options::default()).await?;
         let s3 = S3::start(&bed).await?;
         let bucket = s3.create_bucket(BUCKET).context("cannot make a bucket")?;
         let address = s3.url().trim_start_matches("http://").parse();
@@ -105,6 +109,7 @@ impl World {
             sabotage,
             folder,
             plane,
+            csi,
             _node: node,
             s3,
             bed,
@@ -167,11 +172,29 @@ impl World {
             }
         }
         for app in APPS.into_iter().chain([BASE]) {
-            for volume in volumes_of(app, false) {
-                self.until_bound(app, &volume).await?;
+            for claim in volumes_of(app, false).into_iter().filter_map(|volume| volume.claim) {
+                self.until_bound(app, &claim).await?;
+            }
+            for claim in csi_claims_of(app) {
+                let handle = self.csi_volume(app, &self.until_bound(app, &claim).await?).await?;
+                let file = self.csi.volume(&handle).join(app::DATA);
+                std::fs::write(file, &claim).context("cannot fill a volume")?;
             }
         }
         Ok(())
+    }
+
+    /// The handle of a PersistentVolume.
+    async fn csi_volume(&self, app: &str, volume: &str) -> anyhow::Result<String> {
+        let volumes: Api<PersistentVolume> = Api::all(self.client.clone());
+        let spec = volumes.get(volume).await?.spec.unwrap_or_default();
+        let handle = spec.csi.map(|csi| csi.volume_handle);
+        handle.with_context(|| format!("the volume {volume} of {app} has no handle"))
+    }
+
+    /// Whether a folder of the CSI driver has what was in the volume of a claim.
+    pub(crate) fn has_data_of_claim(folder: &Path, claim: &str) -> bool {
+        std::fs::read_to_string(folder.join(app::DATA)).is_ok_and(|data| data == claim)
     }
 
     /// Deploys an application; with pods that can be frozen if it is said where they note that.
@@ -245,14 +268,15 @@ impl World {
         Ok(())
     }
 
-    async fn until_bound(&self, app: &str, volume: &Volume) -> anyhow::Result<()> {
+    /// Waits until a claim has its volume. Returns that.
+    async fn until_bound(&self, app: &str, claim: &str) -> anyhow::Result<String> {
         let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), app);
-        let Some(claim) = &volume.claim else { return Ok(()) };
         let deadline = Instant::now() + SET_UP_LIMIT;
         while Instant::now() < deadline {
-            let status = claims.get(claim).await?.status.unwrap_or_default();
-            if status.phase.as_deref() == Some("Bound") {
-                return Ok(());
+            let found = claims.get(claim).await?;
+            let phase = found.status.and_then(|status| status.phase);
+            if phase.as_deref() == Some("Bound") {
+                return Ok(found.spec.and_then(|spec| spec.volume_name).unwrap_or_default());
             }
             tokio::time::sleep(LOOK).await;
         }

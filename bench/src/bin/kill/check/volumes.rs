@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Run;
+use super::{Run, Taken};
 
 /// A snapshot that a plugin has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -45,6 +45,10 @@ pub(crate) struct Deletion {
     pub(crate) snapshots: Vec<Snapshot>,
     /// Copies of its snapshots.
     pub(crate) uploads: Vec<String>,
+    /// What it has at the CSI driver.
+    pub(crate) csi: Vec<Taken>,
+    /// What stands for snapshots of it in the cluster.
+    pub(crate) csi_objects: Vec<String>,
     /// Its files.
     pub(crate) files: Vec<String>,
     /// Its VolumePluginBackups.
@@ -54,10 +58,10 @@ pub(crate) struct Deletion {
 }
 
 /// Warnings, each of which explains one thing.
-struct Notices<'a>(Vec<Option<BTreeSet<&'a str>>>);
+pub(super) struct Notices<'a>(Vec<Option<BTreeSet<&'a str>>>);
 
 impl<'a> Notices<'a> {
-    fn new(texts: &'a [String]) -> Self {
+    pub(super) fn new(texts: &'a [String]) -> Self {
         let words = |text: &'a String| {
             Some(text.split([' ', ',', ':', ';', '=']).filter(|word| !word.is_empty()).collect())
         };
@@ -65,7 +69,7 @@ impl<'a> Notices<'a> {
     }
 
     /// Whether there is one more that has one of these words.
-    fn explain(&mut self, any_of: &[&str]) -> bool {
+    pub(super) fn explain(&mut self, any_of: &[&str]) -> bool {
         let fits = |notice: &&mut Option<BTreeSet<&str>>| {
             let words = notice.as_ref();
             words.is_some_and(|words| any_of.iter().any(|word| words.contains(word)))
@@ -158,13 +162,18 @@ pub(crate) fn left(deletion: &Deletion) -> Vec<String> {
             left.push(told(format!("the snapshot {id} of {volume}")));
         }
     }
+    for Taken { handle, claim, object, .. } in &deletion.csi {
+        if !notices.explain(&[object]) {
+            left.push(told(format!("the CSI snapshot {handle} of {claim}")));
+        }
+    }
     left.extend(deletion.uploads.iter().map(|id| told(format!("a copy of the snapshot {id}"))));
     left
 }
 
 /// Why a backup is not deleted.
 pub(crate) fn undeleted(deletion: &Deletion) -> Vec<String> {
-    let Deletion { backup, answer, is_there, files, reports, .. } = deletion;
+    let Deletion { backup, answer, is_there, csi_objects, files, reports, .. } = deletion;
     let mut reasons = Vec::new();
     if let Some(answer) = answer {
         reasons.push(format!("its deletion says {answer}"));
@@ -172,6 +181,7 @@ pub(crate) fn undeleted(deletion: &Deletion) -> Vec<String> {
     if *is_there {
         reasons.push("the Backup is there".to_owned());
     }
+    reasons.extend(csi_objects.iter().map(|object| format!("the {object} is there")));
     for (what, names) in [("file", files), ("VolumePluginBackup", reports)] {
         reasons.extend(names.iter().map(|name| format!("the {what} {name} is there")));
     }
@@ -310,10 +320,20 @@ mod tests {
         assert_eq!(left(&kept), Vec::<String>::new());
         kept.uploads.push("s".into());
         assert_eq!(left(&kept), ["b was deleted, and a copy of the snapshot s is left"]);
+        let taken =
+            Taken { handle: "h".into(), claim: "c".into(), object: "n/v".into(), has_data: true };
+        let mut at_driver = Deletion { csi: vec![taken], ..gone.clone() };
+        assert_eq!(left(&at_driver), ["b was deleted, and the CSI snapshot h of c is left"]);
+        at_driver.notices = vec!["the VolumeSnapshot n/v may be left over: why".into()];
+        assert_eq!(left(&at_driver), Vec::<String>::new());
         for (deletion, expected) in [
             (Deletion { answer: Some("no".into()), ..gone.clone() }, "its deletion says no"),
             (Deletion { is_there: true, ..gone.clone() }, "the Backup is there"),
             (Deletion { files: vec!["f".into()], ..gone.clone() }, "the file f is there"),
+            (
+                Deletion { csi_objects: vec!["VolumeSnapshot v".into()], ..gone.clone() },
+                "the VolumeSnapshot v is there",
+            ),
             (Deletion { reports: vec!["s".into()], ..gone }, "the VolumePluginBackup s is there"),
         ] {
             assert_eq!(undeleted(&deletion), [format!("b is not deleted: {expected}")]);

@@ -11,6 +11,7 @@ use kube::api::ListParams;
 use kube::{Api, ResourceExt as _};
 use serde_json::Value;
 
+use super::csi;
 use crate::check::{Deletion, Made, Recorded, Snapshot};
 use crate::world::{BASE, World, volumes_of};
 
@@ -20,8 +21,8 @@ const MADE: &str = "vol-";
 /// A claim of a restored application, and the volume behind it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Behind {
-    claim: String,
-    volume: String,
+    pub(super) claim: String,
+    pub(super) volume: String,
 }
 
 /// The names in a folder. There are none in one that is not there.
@@ -124,16 +125,22 @@ pub(crate) fn recorded(records: &Value) -> Vec<Recorded> {
 
 /// The warnings that a snapshot or a volume may be left over.
 pub(crate) fn notices<'a>(warnings: impl Iterator<Item = &'a str>) -> Vec<String> {
-    let is_about_volume =
-        |text: &&str| text.starts_with("persistentvolumes/") && text.contains("left over");
+    let is_about_volume = |text: &&str| {
+        let is_of_volume = text.starts_with("persistentvolumes/");
+        let is_of_csi =
+            text.starts_with("persistentvolumeclaims/") && text.contains(": the VolumeSnapshot ");
+        (is_of_volume || is_of_csi) && text.contains("left over")
+    };
     warnings.filter(is_about_volume).map(str::to_owned).collect()
 }
 
-/// What is left of a backup of an application that should be deleted, given what it warned of.
+/// What is left of a backup of an application that should be deleted, given the CSI snapshots before it
+/// and what it warned of.
 pub(crate) async fn deletion(
     world: &World,
     backup: &str,
     app: &str,
+    before: &BTreeSet<String>,
     notices: &[String],
 ) -> anyhow::Result<Deletion> {
     let request = world.api::<DeleteBackupRequest>().get_opt(backup).await?;
@@ -156,6 +163,8 @@ pub(crate) async fn deletion(
         is_there: world.api::<Backup>().get_opt(backup).await?.is_some(),
         snapshots: snapshots(&world.disks, backup)?,
         uploads: uploads.difference(&taken).cloned().collect(),
+        csi: csi::taken(world, app, before)?,
+        csi_objects: csi::objects_of(world, backup).await?,
         files,
         reports: of_it.map(|report| report.name_any()).collect(),
         notices: notices.to_vec(),
@@ -205,7 +214,10 @@ mod tests {
     fn only_warnings_about_volumes_count() {
         let volume = "persistentvolumes/v: what it had made, if anything, may be left over";
         let item = "pods/p: what it had begun, if anything, may be left over";
-        let found = notices([volume, item, "persistentvolumes/v: it is old"].into_iter());
-        assert_eq!(found, [volume]);
+        let csi = "persistentvolumeclaims/c: the VolumeSnapshot n/v that was made for it may be left \
+                   over: why";
+        let claim = "persistentvolumeclaims/c: what it had begun, if anything, may be left over";
+        let all = [volume, item, "persistentvolumes/v: it is old", csi, claim];
+        assert_eq!(notices(all.into_iter()), [volume, csi]);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use bowline_testbed::node;
+use bowline_testbed::{csi, node};
 use serde_json::{Value, json};
 
 use super::APPS;
@@ -44,6 +44,12 @@ pub(crate) fn volumes_of(app: &str, with_hooked: bool) -> Vec<Volume> {
 /// The pods of an application that can be frozen. Their names are unique, as those of their notes.
 pub(super) fn hooked(app: &str) -> Vec<String> {
     (1..=2).map(|number| format!("{app}-db-{number}")).collect()
+}
+
+/// The claims of an application whose volumes are those of the CSI driver: one of a pod that can be
+/// frozen, and one of nobody.
+pub(crate) fn csi_claims_of(app: &str) -> Vec<String> {
+    claims_of(app).into_iter().skip(2).collect()
 }
 
 pub(super) fn claims_of(app: &str) -> Vec<String> {
@@ -104,6 +110,8 @@ pub(super) fn claim(app: &str, name: &str) -> Value {
     if let Some(volume) = volumes.find(|volume| volume.claim.as_deref() == Some(name)) {
         claim["spec"]["storageClassName"] = json!(CLASS);
         claim["spec"]["volumeName"] = json!(volume.name);
+    } else if csi_claims_of(app).iter().any(|one| one == name) {
+        claim["spec"]["storageClassName"] = json!(csi::CLASS);
     }
     claim
 }
@@ -129,7 +137,8 @@ pub(super) fn idle_pod(app: &str) -> Value {
     })
 }
 
-/// A pod whose hooks note that it is frozen and thawed. The first one has a volume in its block.
+/// A pod whose hooks note that it is frozen and thawed. The first one has a volume of the plugin in its
+/// block, and the second one of the CSI driver.
 pub(super) fn hooked_pod(app: &str, name: &str, notes: &Path) -> Value {
     let hook = |word: &str| json!(["/bin/sh", "-c", format!("echo {word} >> /notes/{name}")]);
     let mut annotations = json!({
@@ -143,6 +152,13 @@ pub(super) fn hooked_pod(app: &str, name: &str, notes: &Path) -> Value {
             own.map(|volume| format!("persistentvolumes//{}", volume.name)).collect();
         annotations["fixture.bowline.io/additional"] = json!(related.join(","));
     }
+    let mut volumes = vec![json!({"name": "notes", "hostPath": {"path": notes}})];
+    let mut mounts = vec![json!({"name": "notes", "mountPath": "/notes"})];
+    if hooked(app).last().is_some_and(|last| last == name) {
+        let claim = json!({"claimName": csi_claims_of(app)[0]});
+        volumes.push(json!({"name": "disk", "persistentVolumeClaim": claim}));
+        mounts.push(json!({"name": "disk", "mountPath": "/disk"}));
+    }
     json!({
         "metadata": {"name": name, "annotations": annotations},
         "spec": {
@@ -150,9 +166,9 @@ pub(super) fn hooked_pod(app: &str, name: &str, notes: &Path) -> Value {
             "containers": [{
                 "name": "main", "image": node::IMAGE, "imagePullPolicy": "Never",
                 "command": ["sleep", "100000"],
-                "volumeMounts": [{"name": "notes", "mountPath": "/notes"}],
+                "volumeMounts": mounts,
             }],
-            "volumes": [{"name": "notes", "hostPath": {"path": notes}}],
+            "volumes": volumes,
         },
     })
 }

@@ -1,0 +1,194 @@
+//! Backups of pods with volumes of a CSI driver, round by round, and the snapshots under them.
+//!
+//! The pods run on a real node, and their hooks note when each is frozen and thawed: so the window of
+//! every contender is measured by the pods themselves. The driver and its controllers are quick, so that
+//! what is measured is how they are asked.
+
+mod cluster;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use bowline_api::{Backup, BackupPhase, BackupStatus, DeleteBackupRequest};
+use bowline_testbed::{S3, node};
+use kube::Api;
+use kube::api::PostParams;
+use serde::Serialize;
+use serde_json::json;
+
+use crate::contender::{Bucket, Contender, LOCATION, Server, told};
+use crate::measure::{self, Watch};
+use crate::report::median;
+use crate::say;
+use cluster::Cluster;
+
+const LIMIT: Duration = Duration::from_hours(1);
+/// How long a server may take to delete a backup.
+const DELETE_LIMIT: Duration = Duration::from_mins(15);
+
+/// What one backup took.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(crate) struct Run {
+    /// From the creation of the Backup to its last phase.
+    pub(crate) wall_s: f64,
+    /// From the pre-hook of a pod to its post-hook: the median of the pods.
+    pub(crate) freeze_window_ms: f64,
+    /// The same of the pod that was frozen longest.
+    pub(crate) freeze_window_max_ms: f64,
+    /// What the Backup says of the median, if it says anything.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reported_freeze_window_ms: Option<f64>,
+    /// Of the server and its plugins.
+    pub(crate) cpu_s: f64,
+    /// The same, at one time.
+    pub(crate) peak_rss_bytes: u64,
+    pub(crate) apiserver_cpu_s: f64,
+    /// Snapshots that the driver still had when the server said that the backup was deleted, and for a
+    /// while afterwards.
+    pub(crate) left_after_deletion: u64,
+}
+
+/// What all backups took, round by round.
+#[derive(Clone, Debug)]
+pub(crate) struct Backups {
+    pub(crate) claims: usize,
+    pub(crate) pods: usize,
+    /// How long it takes in seconds until snapshots that are all asked for at once can be used.
+    pub(crate) raw: Vec<f64>,
+    pub(crate) runs: Vec<(Contender, Vec<Run>)>,
+}
+
+/// Fills a cluster with pods that have so many claims, and has each contender back it up.
+pub(crate) async fn rounds(
+    s3: &Arc<S3>,
+    bowline: &Path,
+    claims: usize,
+    contenders: &[Contender],
+    rounds: u16,
+) -> anyhow::Result<Backups> {
+    if let Some(reason) = node::unavailable() {
+        bail!("{reason}");
+    }
+    let cluster = Cluster::set_up(s3, bowline, claims).await?;
+    let runs = contenders.iter().map(|contender| (*contender, Vec::new())).collect();
+    let mut backups = Backups { claims, pods: cluster.pods.len(), raw: Vec::new(), runs };
+    for round in 1..=rounds {
+        let tell = |name: &str, wall_s: f64, more: String| {
+            say(format_args!("csi, round {round}: {name} {wall_s:.2} s{more}"));
+        };
+        let wall_s = raw(&cluster).await?;
+        tell("raw snapshots", wall_s, String::new());
+        backups.raw.push(wall_s);
+        for (contender, runs) in &mut backups.runs {
+            let name = format!("{}-{round}", contender.name().replace('_', "-"));
+            let server = contender.start(&cluster.stage, Bucket::Own).await?;
+            let run = take(&cluster, &server, &name).await;
+            let run = run.with_context(|| format!("the backup of {} failed", contender.name()))?;
+            let (middle, longest) = (run.freeze_window_ms, run.freeze_window_max_ms);
+            let more = format!(", pods frozen for {middle:.0} ms, {longest:.0} ms at most");
+            tell(contender.name(), run.wall_s, more);
+            runs.push(run);
+        }
+    }
+    Ok(backups)
+}
+
+/// Asks for all snapshots at once, without any backup, and waits until they can be used.
+async fn raw(cluster: &Cluster) -> anyhow::Result<f64> {
+    measure::until_quiet().await;
+    let started = Instant::now();
+    cluster.snapshot_all().await?;
+    let wall_s = started.elapsed().as_secs_f64();
+    cluster.remove_snapshots().await?;
+    Ok(wall_s)
+}
+
+/// Takes one backup when everything is quiet, and deletes it again.
+async fn take(cluster: &Cluster, server: &Server, name: &str) -> anyhow::Result<Run> {
+    let stage = &cluster.stage;
+    cluster.forget_notes()?;
+    measure::until_quiet().await;
+    let backups: Api<Backup> = Api::namespaced(stage.client.clone(), server.namespace);
+    let backup = serde_json::from_value(json!({
+        "metadata": {"name": name},
+        "spec": {
+            "storageLocation": LOCATION,
+            "includedNamespaces": [cluster::NAMESPACE],
+            "snapshotVolumes": true,
+        },
+    }))?;
+    let [api_server, ..] = stage.cluster;
+    let watch = Watch::start([server.pid(), api_server]);
+    let started = Instant::now();
+    backups.create(&PostParams::default(), &backup).await.context("cannot create a Backup")?;
+    let ended = |backup: Backup| {
+        backup.status.filter(|status| status.phase.as_ref().is_some_and(BackupPhase::is_terminal))
+    };
+    let status = server.until(&backups, name, LIMIT, ended).await?;
+    let wall_s = started.elapsed().as_secs_f64();
+    let [usage, api_server] = watch.stop()?;
+
+    let reported_freeze_window_ms = reported(&status)?;
+    let windows = cluster.windows()?;
+    let taken = cluster.csi.snapshots()?.len();
+    let wanted = cluster.claims.len();
+    ensure!(taken == wanted, "the driver has {taken} snapshots, of {wanted} claims");
+    delete(cluster, server, name).await?;
+    Ok(Run {
+        wall_s,
+        freeze_window_ms: median(windows.clone()),
+        freeze_window_max_ms: windows.into_iter().fold(0.0, f64::max),
+        reported_freeze_window_ms,
+        cpu_s: usage.cpu_s,
+        peak_rss_bytes: usage.peak_rss_bytes,
+        apiserver_cpu_s: api_server.cpu_s,
+        left_after_deletion: cluster.remove_snapshots().await?,
+    })
+}
+
+/// What a complete backup says of freeze windows, or why it is not complete.
+fn reported(status: &BackupStatus) -> anyhow::Result<Option<f64>> {
+    if status.phase != Some(BackupPhase::Completed) {
+        let phase = status.phase.as_ref().map(ToString::to_string).unwrap_or_default();
+        let counts = [status.errors, status.warnings];
+        bail!(told(&phase, counts, &status.failure_reason, &status.validation_errors));
+    }
+    #[expect(clippy::cast_precision_loss, reason = "milliseconds, far below 2^52")]
+    let windows: Vec<f64> =
+        status.freeze_windows.iter().map(|window| window.milliseconds as f64).collect();
+    Ok((!windows.is_empty()).then(|| median(windows)))
+}
+
+/// Has a server delete a backup, and waits until it has.
+async fn delete(cluster: &Cluster, server: &Server, name: &str) -> anyhow::Result<()> {
+    let client = cluster.stage.client.clone();
+    let requests: Api<DeleteBackupRequest> = Api::namespaced(client.clone(), server.namespace);
+    let request = json!({"metadata": {"name": name}, "spec": {"backupName": name}});
+    let request = serde_json::from_value(request)?;
+    requests.create(&PostParams::default(), &request).await.context("cannot ask for a deletion")?;
+    let backups: Api<Backup> = Api::namespaced(client, server.namespace);
+    server.until_gone(&backups, name, DELETE_LIMIT).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(value: serde_json::Value) -> BackupStatus {
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn only_a_completed_backup_counts_and_may_tell_its_windows() {
+        let window = |ms| json!({"namespace": "n", "pod": "p", "milliseconds": ms});
+        let told =
+            json!({"phase": "Completed", "freezeWindows": [window(9), window(5), window(7)]});
+        assert_eq!(reported(&status(told)).unwrap(), Some(7.0));
+        assert_eq!(reported(&status(json!({"phase": "Completed"}))).unwrap(), None);
+        let partial = status(json!({"phase": "PartiallyFailed", "errors": 2}));
+        let text = reported(&partial).unwrap_err().to_string();
+        assert!(text.contains("PartiallyFailed, with 2 errors"), "{text}");
+    }
+}
