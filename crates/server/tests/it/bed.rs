@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use bowline_api::access::{self, Profile};
 use bowline_api::location::LocationPhase;
 use bowline_api::{BackupStorageLocation, crds};
 use bowline_server::{Error, Options, log};
@@ -36,10 +37,17 @@ pub(crate) const SETS: [&str; 2] = ["go", "sdk"];
 /// Set to anything, the logs of all servers are shown.
 const SHOW_LOG: &str = "BOWLINE_TEST_LOG";
 
+/// Whom servers are to the cluster. They have the rights that `bowline install --profile=full` grants,
+/// and no others.
+const SERVER: &str = "bowline";
+const ROLES: &str = "rbac.authorization.k8s.io";
+
 /// What the tests share. It is never dropped: everything ends with this process.
 pub(crate) struct Shared {
     pub(crate) s3: S3,
     plane: ControlPlane,
+    /// The kubeconfig of servers.
+    server: PathBuf,
 }
 
 /// The shared control plane and S3 server, started by whoever asks first.
@@ -78,8 +86,16 @@ impl Shared {
             ControlPlane::start(&bed, bowline_testbed::Options::default()),
             S3::start(&bed)
         );
-        let shared = Self { s3: s3.unwrap(), plane: plane.unwrap() };
+        let (s3, plane) = (s3.unwrap(), plane.unwrap());
+        let server = plane.kubeconfig_for(SERVER, SERVER, None).unwrap();
+        let shared = Self { s3, plane, server };
         let client = shared.client().await;
+        let role = json!({
+            "apiVersion": format!("{ROLES}/v1"), "kind": "ClusterRole",
+            "metadata": {"name": SERVER}, "rules": access::cluster_rules(Profile::Full),
+        });
+        apply(&client, role).await.unwrap();
+        apply(&client, binding("ClusterRole", None)).await.unwrap();
         for crd in crds::all() {
             let mut crd = serde_json::to_value(crd).unwrap();
             crd["apiVersion"] = json!("apiextensions.k8s.io/v1");
@@ -93,6 +109,21 @@ impl Shared {
     pub(crate) async fn client(&self) -> Client {
         kubeconfig::client(self.plane.kubeconfig()).await.unwrap()
     }
+
+    /// The same with the rights of a server.
+    async fn server_client(&self) -> Client {
+        kubeconfig::client(&self.server).await.unwrap()
+    }
+}
+
+/// Gives servers a role, in a namespace if one is named.
+fn binding(kind: &str, namespace: Option<&str>) -> Value {
+    json!({
+        "apiVersion": format!("{ROLES}/v1"), "kind": format!("{kind}Binding"),
+        "metadata": {"name": SERVER, "namespace": namespace},
+        "roleRef": {"apiGroup": ROLES, "kind": kind, "name": SERVER},
+        "subjects": [{"apiGroup": ROLES, "kind": "User", "name": SERVER}],
+    })
 }
 
 /// A namespace with a server at work in it, and folders for both. The server ends with it.
@@ -126,6 +157,12 @@ impl World {
         let namespace = json!({"metadata": {"name": name}});
         let namespace = serde_json::from_value(namespace).unwrap();
         namespaces.create(&PostParams::default(), &namespace).await.unwrap();
+        let role = json!({
+            "apiVersion": format!("{ROLES}/v1"), "kind": "Role",
+            "metadata": {"name": SERVER, "namespace": name}, "rules": access::own_rules(),
+        });
+        apply(&client, role).await.unwrap();
+        apply(&client, binding("Role", Some(name))).await.unwrap();
         let folder = tempfile::tempdir().unwrap();
         for name in ["plugins", "root", "scratch"] {
             std::fs::create_dir(folder.path().join(name)).unwrap();
@@ -174,7 +211,7 @@ impl World {
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Runtime::new().unwrap();
             let server = async {
-                let client = between(shared().client().await);
+                let client = between(shared().server_client().await);
                 bowline_server::run(client, options, stop).await
             };
             let outcome = runtime.block_on(server);
@@ -361,11 +398,21 @@ impl World {
         BackupStore::new(opened, self.bucket(name), &Prefix::new("p").unwrap())
     }
 
+    /// Whether a server was started here, and not waited for.
+    pub(crate) fn is_running(&self) -> bool {
+        self.server.is_some()
+    }
+
+    /// Waits for the end of a server that ends by itself. Another may be run then.
+    pub(crate) async fn outcome(&mut self) -> Result<(), Error> {
+        let server = self.server.take().expect("a server runs");
+        tokio::time::timeout(LIMIT, server).await.expect("the server ends in time").unwrap()
+    }
+
     /// Asks the server to end, and waits for it. Another may be run then.
     pub(crate) async fn end(&mut self) -> Result<(), Error> {
         std::mem::take(&mut self.stop).cancel();
-        let server = self.server.take().expect("a server runs");
-        tokio::time::timeout(LIMIT, server).await.expect("the server ends in time").unwrap()
+        self.outcome().await
     }
 }
 

@@ -2,28 +2,25 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
-use std::path::{Path, PathBuf};
-use std::thread::JoinHandle;
-use std::time::Duration;
+use std::path::Path;
 
-use bowline_api::{
-    Backup, BackupPhase, BackupSpec, BackupStatus, BackupStorageLocation, Restore, RestorePhase,
-};
+use bowline_api::{Backup, BackupPhase, BackupSpec, BackupStorageLocation, Restore, RestorePhase};
 use bowline_testbed::apply::apply;
-use bowline_testbed::{Bed, ControlPlane, S3, Velero, fixture, kubeconfig, velero};
+use bowline_testbed::{Bed, ControlPlane, S3, Velero, fixture, velero};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, ServiceAccount};
-use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
-use kube::core::{ApiResource, GroupVersionKind};
-use kube::discovery::{Scope, pinned_kind};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
-use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 use crate::rich;
+use stage::{Bowline, api_of, back_up, eventually, install, reduced, restore, velero_says};
 
-/// How long anything may take. The machine may be compiling beside us.
-const LIMIT: Duration = Duration::from_mins(5);
+mod changes;
+mod csi;
+mod restores;
+mod stage;
+mod volumes;
+
 /// A backup of ours with operations.
 const OPERATED: &str = "operated";
 
@@ -104,18 +101,8 @@ async fn velero_and_bowline_store_the_same_and_restore_each_others() {
     let server = Bowline::start(&bed, &plane);
     let mapping: BTreeMap<_, _> =
         rich::NAMESPACES.iter().map(|name| (name.to_string(), format!("b-{name}"))).collect();
-    let restore = json!({
-        "apiVersion": "velero.io/v1",
-        "kind": "Restore",
-        "metadata": {"name": "ours", "namespace": velero::NAMESPACE},
-        "spec": {"backupName": "by-velero", "namespaceMapping": mapping},
-    });
-    apply(&client, restore).await.unwrap();
-    let status = eventually("our restore has ended", async || {
-        let status = restores.get("ours").await.unwrap().status.unwrap_or_default();
-        status.phase.as_ref().is_some_and(RestorePhase::is_terminal).then_some(status)
-    })
-    .await;
+    let spec = json!({"backupName": "by-velero", "namespaceMapping": mapping});
+    let status = restore(&client, velero::NAMESPACE, "ours", spec).await;
     server.end();
     assert_eq!(status.phase, Some(RestorePhase::Completed), "{status:?}");
     let mut compared = 0;
@@ -141,58 +128,6 @@ async fn velero_and_bowline_store_the_same_and_restore_each_others() {
         compared += 1;
     }
     assert!(compared > 700, "{compared}");
-}
-
-/// A server of ours, on a thread and runtime of its own, as in a process of its own.
-struct Bowline {
-    stop: CancellationToken,
-    thread: JoinHandle<Result<(), bowline_server::Error>>,
-}
-
-impl Bowline {
-    fn start(bed: &Bed, plane: &ControlPlane) -> Self {
-        Self::start_with(bed, plane, bed.subdir("no-plugins").unwrap())
-    }
-
-    fn start_with(bed: &Bed, plane: &ControlPlane, plugin_dir: PathBuf) -> Self {
-        let options = bowline_server::Options {
-            plugin_dir,
-            scratch_dir: bed.subdir("scratch").unwrap(),
-            ..bowline_server::Options::default()
-        };
-        let stop = CancellationToken::new();
-        let (kubeconfig, stopped) = (plane.kubeconfig().to_owned(), stop.clone());
-        let thread = std::thread::spawn(move || {
-            tokio::runtime::Runtime::new().unwrap().block_on(async {
-                let client = kubeconfig::client(&kubeconfig).await.unwrap();
-                bowline_server::run(client, options, stopped.cancelled_owned()).await
-            })
-        });
-        Self { stop, thread }
-    }
-
-    fn end(self) {
-        self.stop.cancel();
-        self.thread.join().unwrap().unwrap();
-    }
-}
-
-/// Waits for something, but not for ever.
-async fn eventually<T>(what: &str, mut condition: impl AsyncFnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + LIMIT;
-    loop {
-        if let Some(value) = condition().await {
-            return value;
-        }
-        assert!(Instant::now() < deadline, "waited in vain: {what}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-}
-
-async fn install(client: &Client) {
-    for crd in bowline_api::crds::all() {
-        apply(client, serde_json::to_value(crd).unwrap()).await.unwrap();
-    }
 }
 
 /// Lets our built-in store have the credentials that Velero has in its environment.
@@ -254,18 +189,8 @@ async fn velero_shows_operations(running: &Velero) {
 async fn take(client: &Client, name: &str) {
     // Without it Velero leaves out what lives in no namespace, by accident.
     let spec = BackupSpec { include_cluster_resources: Some(true), ..BackupSpec::default() };
-    let status = run(client, name, spec).await;
+    let status = back_up(client, velero::NAMESPACE, name, spec).await;
     assert_eq!(status.phase, Some(BackupPhase::Completed), "{status:?}");
-}
-
-async fn run(client: &Client, name: &str, spec: BackupSpec) -> BackupStatus {
-    let backups: Api<Backup> = Api::namespaced(client.clone(), velero::NAMESPACE);
-    backups.create(&PostParams::default(), &Backup::new(name, spec)).await.unwrap();
-    eventually(&format!("{name} has ended"), async || {
-        let status = backups.get(name).await.unwrap().status.unwrap_or_default();
-        status.phase.as_ref().is_some_and(BackupPhase::is_terminal).then_some(status)
-    })
-    .await
 }
 
 /// Takes a backup with operations of a plugin: one that succeeds, and one that does not.
@@ -292,23 +217,12 @@ async fn operated(bed: &Bed, plane: &ControlPlane, client: &Client) {
     let plugins = bed.subdir("plugins").unwrap();
     let plugin = fixture::rust_plugins().await.unwrap();
     std::os::unix::fs::symlink(plugin, plugins.join("fixture")).unwrap();
-    let server = Bowline::start_with(bed, plane, plugins);
+    let server = Bowline::start_with(bed, plane, |options| options.plugin_dir = plugins);
     let included_namespaces = vec![namespace.to_owned()];
     let spec = BackupSpec { included_namespaces, ..BackupSpec::default() };
-    let status = run(client, OPERATED, spec).await;
+    let status = back_up(client, velero::NAMESPACE, OPERATED, spec).await;
     assert_eq!(status.phase, Some(BackupPhase::PartiallyFailed), "{status:?}");
     server.end();
-}
-
-async fn velero_says(velero: &Velero, arguments: &[&str]) -> String {
-    let output = velero.command().args(arguments).output().await.unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(
-        output.status.success(),
-        "{arguments:?}: {text}{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    text
 }
 
 fn archive(bucket: &Path, name: &str) -> BTreeMap<String, Value> {
@@ -363,57 +277,6 @@ async fn read_all(client: &Client) -> BTreeMap<String, Value> {
         read.insert(id, reduced(serde_json::to_value(found).unwrap()));
     }
     read
-}
-
-fn reduced(mut object: Value) -> Value {
-    object.as_object_mut().unwrap().remove("status");
-    let metadata = object["metadata"].as_object_mut().unwrap();
-    for field in ["uid", "resourceVersion", "creationTimestamp", "generation", "managedFields"] {
-        metadata.remove(field);
-    }
-    if let Some(labels) = metadata.get_mut("labels").and_then(Value::as_object_mut) {
-        labels.retain(|key, _| !key.starts_with("velero.io/"));
-        if labels.is_empty() {
-            metadata.remove("labels");
-        }
-    }
-    match object["kind"].as_str() {
-        // The addresses of services are given out anew.
-        Some("Service") => {
-            let spec = object["spec"].as_object_mut().unwrap();
-            if spec["clusterIP"] != "None" {
-                spec.remove("clusterIP");
-                spec.remove("clusterIPs");
-            }
-        }
-        Some("Deployment") => {
-            let annotations = &mut object["metadata"]["annotations"];
-            if let Some(annotations) = annotations.as_object_mut() {
-                annotations.remove("deployment.kubernetes.io/revision");
-            }
-        }
-        _ => {}
-    }
-    object
-}
-
-async fn api_of(client: &Client, object: &Value) -> (Api<DynamicObject>, String) {
-    let types = kube::core::TypeMeta {
-        api_version: object["apiVersion"].as_str().unwrap().to_owned(),
-        kind: object["kind"].as_str().unwrap().to_owned(),
-    };
-    let kind = GroupVersionKind::try_from(&types).unwrap();
-    let name = object["metadata"]["name"].as_str().unwrap().to_owned();
-    let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
-    let Ok((resource, capabilities)) = pinned_kind(client, &kind).await else {
-        // Its definition is gone.
-        return (Api::all_with(client.clone(), &ApiResource::from_gvk(&kind)), name);
-    };
-    let api = match capabilities.scope {
-        Scope::Namespaced => Api::namespaced_with(client.clone(), namespace, &resource),
-        Scope::Cluster => Api::all_with(client.clone(), &resource),
-    };
-    (api, name)
 }
 
 /// Deletes the rich cluster, and waits until it is gone.

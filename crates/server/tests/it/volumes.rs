@@ -1,15 +1,15 @@
-//! Snapshots of volumes by real plugins: Velero's framework in Go (version 1), our SDK (versions 1 and
-//! 2). What they are told is in `plugins/fixture/README.md`.
+//! Snapshots of volumes by real plugins. What the fixtures are told is in `plugins/fixture/README.md`.
+
+mod bad_days;
+mod subject;
+mod suite;
 
 use std::path::PathBuf;
 
-use bowline_api::{Backup, BackupPhase, VolumePluginBackup, VolumeSnapshotLocation};
-use bowline_store::file::{
-    BackupVolumeInfo, Method, Outcome, Own, Results, Snapshot, SnapshotPhase,
-};
+use bowline_api::{Backup, VolumePluginBackup, VolumeSnapshotLocation};
+use bowline_store::file::{BackupVolumeInfo, Own, Results, Snapshot, SnapshotPhase};
 use bowline_store::{BackupName, BackupStore};
 use bowline_testbed::apply::apply;
-use kube::ResourceExt as _;
 use kube::api::ListParams;
 use serde_json::{Value, json};
 
@@ -60,15 +60,20 @@ impl Trial {
 
     /// A volume with a file in it.
     async fn volume(&self, id: &str) -> String {
+        self.disk(id);
+        self.volume_of(id, id).await
+    }
+
+    /// What can be behind a PersistentVolume: a folder with a file.
+    fn disk(&self, id: &str) {
         let folder = self.root().join("volumes").join(id);
         std::fs::create_dir_all(&folder).unwrap();
         std::fs::write(folder.join("file"), id.repeat(1000)).unwrap();
-        self.volume_object(id).await
     }
 
-    /// A PersistentVolume, with nothing behind it.
-    async fn volume_object(&self, id: &str) -> String {
-        let name = format!("{}-{id}", self.world.namespace);
+    /// A PersistentVolume that says that a disk is behind it.
+    async fn volume_of(&self, name: &str, id: &str) -> String {
+        let name = format!("{}-{name}", self.world.namespace);
         let object = json!({
             "apiVersion": "v1", "kind": "PersistentVolume",
             "metadata": {"name": name, "labels": {"of": self.world.namespace}},
@@ -84,10 +89,17 @@ impl Trial {
     }
 
     async fn back_up(&self, name: &str, annotations: Value) {
-        let spec = json!({
+        self.back_up_with(name, annotations, json!({})).await;
+    }
+
+    async fn back_up_with(&self, name: &str, annotations: Value, more: Value) {
+        let mut spec = json!({
             "includedResources": ["persistentvolumes"], "includeClusterResources": true,
             "labelSelector": {"matchLabels": {"of": self.world.namespace}},
         });
+        for (key, value) in more.as_object().unwrap() {
+            spec[key] = value.clone();
+        }
         let metadata = json!({"name": name, "annotations": annotations});
         self.world.create::<Backup>(json!({"metadata": metadata, "spec": spec})).await;
     }
@@ -138,62 +150,6 @@ impl Trial {
 fn status_phase(resource: &VolumePluginBackup) -> String {
     let status = resource.status.as_ref().unwrap();
     status.phase.as_ref().unwrap().to_string()
-}
-
-/// One suite for all: Velero's framework and our SDK, in both versions.
-#[tokio::test(flavor = "multi_thread")]
-async fn every_kind_of_snapshotter_takes_snapshots_and_each_is_shown() {
-    for (set, plugin, uploads) in
-        [("go", "vs-v1", false), ("sdk", "vs-v1", false), ("sdk", "vs-v2", true)]
-    {
-        let name = format!("volumes-{set}-{plugin}");
-        let trial = Trial::start(&name, set).await;
-        trial.location("snaps", plugin, json!({})).await;
-        let volumes = [trial.volume("one").await, trial.volume("two-fast").await];
-        trial.back_up("b", json!({})).await;
-        let backup = trial.ended("b").await;
-        let results: Results = trial.get("b").await;
-        let status = backup.status.clone().unwrap();
-        assert_eq!(status.phase, Some(BackupPhase::Completed), "{name}: {results:?}");
-        assert_eq!((status.volume_snapshots_attempted, status.volume_snapshots_completed), (2, 2));
-        assert_eq!(status.backup_item_operations_attempted, 0, "{name}: those are of items");
-
-        let snapshots: Vec<Snapshot> = trial.get("b").await;
-        assert_eq!(snapshots.len(), 2, "{name}");
-        for (snapshot, volume) in snapshots.iter().zip(&volumes) {
-            let fast = volume.ends_with("-fast");
-            assert_eq!(snapshot.spec.backup_uid, backup.uid().unwrap());
-            assert_eq!(snapshot.spec.location, "snaps");
-            assert_eq!(&snapshot.spec.persistent_volume_name, volume);
-            assert_eq!(snapshot.spec.volume_type, "fixture");
-            assert_eq!(snapshot.spec.volume_iops, fast.then_some(100));
-            assert_eq!(snapshot.status.phase, Some(SnapshotPhase::Completed));
-            let id = &snapshot.status.provider_snapshot_id;
-            assert!(trial.snapshots_at_plugin().contains(id), "{name}: {id}");
-            let is_uploaded = trial.root().join("uploaded").join(id).is_dir();
-            assert_eq!(is_uploaded, uploads, "{name}: {id}");
-        }
-        let infos: Vec<BackupVolumeInfo> = trial.get("b").await;
-        for info in &infos {
-            assert_eq!(info.backup_method, Some(Method::NativeSnapshot), "{name}");
-            assert_eq!(info.result, Some(Outcome::Succeeded), "{name}");
-            assert!(!info.skipped, "{name}");
-        }
-        let shown = trial.resources("b").await;
-        assert_eq!(shown.len(), 2, "{name}");
-        for resource in &shown {
-            let id = &resource.status.as_ref().unwrap().snapshot_id;
-            assert_eq!(&resource.name_any(), id, "{name}: it can be called so");
-            assert_eq!(status_phase(resource), "Completed", "{name}: {resource:?}");
-            assert_eq!(resource.spec.plugin, format!("{set}.bowline.io/{plugin}"));
-            let progress = &resource.status.as_ref().unwrap().progress;
-            assert_eq!(progress.bytes_done, progress.total_bytes, "{name}");
-            assert_eq!(progress.total_bytes > 0, uploads, "{name}");
-        }
-        let kept: Vec<VolumePluginBackup> = trial.get("b").await;
-        assert_eq!(kept.len(), 2, "{name}");
-        assert!(kept.iter().all(|one| status_phase(one) == "Completed"), "{name}");
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -289,7 +245,7 @@ async fn what_cannot_be_snapshotted_is_an_error_on_its_volume_and_on_no_other() 
     trial.location("snaps", "vs-v2", json!({})).await;
     let good = trial.volume("one").await;
     let bad = trial.volume("error").await;
-    let missing = trial.volume_object("nowhere").await;
+    let missing = trial.volume_of("nowhere", "nowhere").await;
     trial.back_up("b", json!({})).await;
     let backup = trial.ended("b").await;
     assert_eq!(phase(&backup), "PartiallyFailed");

@@ -1,0 +1,251 @@
+//! What comparisons with Velero need: a server of ours beside it, and objects that can be compared.
+
+use std::io::Read as _;
+use std::path::Path;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use bowline_api::{
+    Backup, BackupPhase, BackupSpec, BackupStatus, Restore, RestorePhase, RestoreStatus,
+};
+use bowline_server::Options;
+use bowline_testbed::apply::apply;
+use bowline_testbed::{Bed, ControlPlane, S3, Velero, kubeconfig, s3, velero};
+use kube::api::{DynamicObject, PostParams};
+use kube::core::{ApiResource, GroupVersionKind, NamespaceResourceScope};
+use kube::discovery::{Scope, pinned_kind};
+use kube::{Api, Client, Resource};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// How long anything may take. The machine may be compiling beside us.
+const LIMIT: Duration = Duration::from_mins(5);
+/// The bucket of Velero's location.
+const BUCKET: &str = "velero";
+/// Where a server of ours works while Velero works in its own namespace.
+pub(super) const NAMESPACE: &str = "bowline";
+
+/// A server of ours, on a thread and runtime of its own, as in a process of its own.
+pub(super) struct Bowline {
+    stop: CancellationToken,
+    thread: JoinHandle<Result<(), bowline_server::Error>>,
+}
+
+impl Bowline {
+    /// A server in Velero's namespace, without plugins.
+    pub(super) fn start(bed: &Bed, plane: &ControlPlane) -> Self {
+        Self::start_with(bed, plane, |_| {})
+    }
+
+    /// A server with other options.
+    pub(super) fn start_with(
+        bed: &Bed,
+        plane: &ControlPlane,
+        change: impl FnOnce(&mut Options),
+    ) -> Self {
+        let mut options = Options {
+            plugin_dir: bed.subdir("no-plugins").unwrap(),
+            scratch_dir: bed.subdir("scratch").unwrap(),
+            backup_sync_period: Duration::from_secs(1),
+            ..Options::default()
+        };
+        change(&mut options);
+        let stop = CancellationToken::new();
+        let (kubeconfig, stopped) = (plane.kubeconfig().to_owned(), stop.clone());
+        let thread = std::thread::spawn(move || {
+            tokio::runtime::Runtime::new().unwrap().block_on(async {
+                let client = kubeconfig::client(&kubeconfig).await.unwrap();
+                bowline_server::run(client, options, stopped.cancelled_owned()).await
+            })
+        });
+        Self { stop, thread }
+    }
+
+    pub(super) fn end(self) {
+        self.stop.cancel();
+        self.thread.join().unwrap().unwrap();
+    }
+}
+
+/// Waits for something, but not for ever.
+pub(super) async fn eventually<T>(what: &str, mut condition: impl AsyncFnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        if let Some(value) = condition().await {
+            return value;
+        }
+        assert!(Instant::now() < deadline, "waited in vain: {what}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Installs our definitions.
+pub(super) async fn install(client: &Client) {
+    for crd in bowline_api::crds::all() {
+        apply(client, serde_json::to_value(crd).unwrap()).await.unwrap();
+    }
+}
+
+/// A location in Velero's bucket, in any namespace, that our built-in store can use: Velero has the
+/// credentials in its environment.
+pub(super) async fn locate(client: &Client, s3: &S3, namespace: &str) {
+    s3.create_bucket(BUCKET).unwrap();
+    let text = std::fs::read_to_string(s3.credentials_file()).unwrap();
+    for object in [
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}),
+        json!({
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": "s3", "namespace": namespace},
+            "stringData": {"cloud": text},
+        }),
+        json!({
+            "apiVersion": "velero.io/v1",
+            "kind": "BackupStorageLocation",
+            "metadata": {"name": velero::LOCATION, "namespace": namespace},
+            "spec": location(s3),
+        }),
+    ] {
+        apply(client, object).await.unwrap();
+    }
+}
+
+/// The spec of a location in Velero's bucket, with the credentials in the Secret `s3`.
+pub(super) fn location(s3: &S3) -> Value {
+    json!({
+        "default": true,
+        "provider": "aws",
+        "objectStorage": {"bucket": BUCKET},
+        "credential": {"name": "s3", "key": "cloud"},
+        "config": {"region": s3::REGION, "s3ForcePathStyle": "true", "s3Url": s3.url()},
+    })
+}
+
+/// Takes a backup and waits for its end.
+pub(super) async fn back_up(
+    client: &Client,
+    namespace: &str,
+    name: &str,
+    spec: BackupSpec,
+) -> BackupStatus {
+    let backups: Api<Backup> = Api::namespaced(client.clone(), namespace);
+    backups.create(&PostParams::default(), &Backup::new(name, spec)).await.unwrap();
+    eventually(&format!("{name} has ended"), async || {
+        let status = backups.get(name).await.unwrap().status.unwrap_or_default();
+        status.phase.as_ref().is_some_and(BackupPhase::is_terminal).then_some(status)
+    })
+    .await
+}
+
+/// Restores, and waits for the end.
+pub(super) async fn restore(
+    client: &Client,
+    namespace: &str,
+    name: &str,
+    spec: Value,
+) -> RestoreStatus {
+    let restore = json!({
+        "apiVersion": "velero.io/v1",
+        "kind": "Restore",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": spec,
+    });
+    apply(client, restore).await.unwrap();
+    let restores: Api<Restore> = Api::namespaced(client.clone(), namespace);
+    eventually(&format!("{name} has ended"), async || {
+        let status = restores.get(name).await.unwrap().status.unwrap_or_default();
+        status.phase.as_ref().is_some_and(RestorePhase::is_terminal).then_some(status)
+    })
+    .await
+}
+
+/// Waits until an object is there.
+pub(super) async fn until_there<K>(client: &Client, namespace: &str, name: &str) -> K
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+    K: Clone + std::fmt::Debug + DeserializeOwned,
+{
+    let api: Api<K> = Api::namespaced(client.clone(), namespace);
+    let what = format!("{name} is in {namespace}");
+    eventually(&what, async || api.get_opt(name).await.unwrap()).await
+}
+
+/// What a command of Velero says.
+pub(super) async fn velero_says(velero: &Velero, arguments: &[&str]) -> String {
+    let output = velero.command().args(arguments).output().await.unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        output.status.success(),
+        "{arguments:?}: {text}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    text
+}
+
+/// A compressed file of JSON.
+pub(super) fn read_compressed<T: DeserializeOwned>(file: &Path) -> T {
+    let opened =
+        std::fs::File::open(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    let mut text = String::new();
+    flate2::read::MultiGzDecoder::new(opened).read_to_string(&mut text).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+/// An object without what any restore changes.
+pub(super) fn reduced(mut object: Value) -> Value {
+    object.as_object_mut().unwrap().remove("status");
+    let metadata = object["metadata"].as_object_mut().unwrap();
+    for field in ["uid", "resourceVersion", "creationTimestamp", "generation", "managedFields"] {
+        metadata.remove(field);
+    }
+    if let Some(labels) = metadata.get_mut("labels").and_then(Value::as_object_mut) {
+        labels.retain(|key, _| !key.starts_with("velero.io/"));
+        if labels.is_empty() {
+            metadata.remove("labels");
+        }
+    }
+    match object["kind"].as_str() {
+        // The addresses and ports of services are given out anew.
+        Some("Service") => {
+            let spec = object["spec"].as_object_mut().unwrap();
+            if spec["clusterIP"] != "None" {
+                spec.remove("clusterIP");
+                spec.remove("clusterIPs");
+            }
+            let ports = spec.get_mut("ports").and_then(Value::as_array_mut);
+            for port in ports.into_iter().flatten() {
+                port.as_object_mut().unwrap().remove("nodePort");
+            }
+        }
+        Some("Deployment") => {
+            let annotations = &mut object["metadata"]["annotations"];
+            if let Some(annotations) = annotations.as_object_mut() {
+                annotations.remove("deployment.kubernetes.io/revision");
+            }
+        }
+        _ => {}
+    }
+    object
+}
+
+/// Where an object is, and its name.
+pub(super) async fn api_of(client: &Client, object: &Value) -> (Api<DynamicObject>, String) {
+    let types = kube::core::TypeMeta {
+        api_version: object["apiVersion"].as_str().unwrap().to_owned(),
+        kind: object["kind"].as_str().unwrap().to_owned(),
+    };
+    let kind = GroupVersionKind::try_from(&types).unwrap();
+    let name = object["metadata"]["name"].as_str().unwrap().to_owned();
+    let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
+    let Ok((resource, capabilities)) = pinned_kind(client, &kind).await else {
+        // Its definition is gone.
+        return (Api::all_with(client.clone(), &ApiResource::from_gvk(&kind)), name);
+    };
+    let api = match capabilities.scope {
+        Scope::Namespaced => Api::namespaced_with(client.clone(), namespace, &resource),
+        Scope::Cluster => Api::all_with(client.clone(), &resource),
+    };
+    (api, name)
+}
