@@ -26,6 +26,7 @@
 //! - The one field of ours in Velero's kinds is `status.conditions` of [`Backup`] and [`Restore`];
 //!   see [`condition`].
 
+pub mod access;
 pub mod annotation;
 pub mod backup;
 pub mod backup_repository;

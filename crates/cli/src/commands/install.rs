@@ -1,30 +1,73 @@
-//! `bowline install`: for now the resource definitions, which everything else stands on.
+//! `bowline install`: the resource definitions, the server, and what it needs.
 
-use std::fmt::Display;
+mod definitions;
+mod objects;
+mod server_pod;
+
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
-use bowline_api::crds::{self, Plan};
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::PostParams;
-use kube::{Api, Client, ResourceExt as _};
+use anyhow::{Context as _, anyhow, bail};
+use bowline_api::access::Profile;
+use bowline_api::crds;
+use clap::Parser as _;
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::api::{DynamicObject, Patch, PatchParams};
+use kube::core::GroupVersionKind;
+use kube::{Api, Client, Discovery, ResourceExt as _};
+use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::args::ClusterArgs;
+use crate::commands::server;
 use crate::exit::Exit;
-use crate::{cluster, output};
+use crate::flags::{self, Pairs};
+use crate::{client_config, cluster, output, trust};
+pub(crate) use definitions::apply;
+use objects::{Location, Wish};
+pub(crate) use objects::{NAME, cluster_name};
+use server_pod::{Resources, ServerPod};
 
-/// How long the API server may take to serve the definitions.
-const ESTABLISH_LIMIT: Duration = Duration::from_secs(30);
+/// How long the server may take to be ready, with `--wait`.
+const READY_LIMIT: Duration = Duration::from_mins(5);
+/// How often that is looked at.
+const LOOK: Duration = Duration::from_millis(500);
+/// Larger than any credentials file.
+const LARGEST_SECRET: u64 = 1 << 20;
 
-/// Install the resource definitions into a cluster
+/// Install the server into a cluster, with the resource definitions that it needs
 ///
-/// A definition that is newer than ours, Velero's or Bowline's, is never replaced by an older one:
-/// it is kept, and said so.
+/// Running it again changes what is there to what is said now. A resource definition that is newer than
+/// ours, Velero's or Bowline's, is never replaced by an older one: it is kept, and said so.
+///
+/// The server gets no more rights than it needs. With `--profile=backup-only` it reads everything and
+/// writes only in its own namespace, apart from snapshots of volumes and hooks in pods. Restores need
+/// `--profile=full`; as they bring back roles and bindings of any kind, that amounts to the rights of
+/// an administrator.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Install the resource definitions and nothing else; needed in this version, which installs
-    /// nothing else yet
+    /// The namespace to install into [default: `namespace` in ~/.config/velero/config.json, then
+    /// $VELERO_NAMESPACE, then velero]
+    #[arg(short, long, value_name = "NAME")]
+    namespace: Option<String>,
+
+    /// What the server may do: backup-only, or full, which restores need
+    #[arg(long, value_name = "PROFILE", default_value_t = Profile::BackupOnly)]
+    profile: Profile,
+
+    /// The image of the server
+    #[arg(long, value_name = "IMAGE", default_value = concat!("bowline:v", env!("CARGO_PKG_VERSION")))]
+    image: String,
+
+    /// How many servers run; one works, the others stand by
+    #[arg(long, value_name = "COUNT", default_value = "2", value_parser = clap::value_parser!(u16).range(1..=10))]
+    replicas: u16,
+
+    /// Images of plugins to install into the server
+    #[arg(long, value_name = "IMAGE,…", value_delimiter = ',', value_parser = flags::word())]
+    plugins: Vec<String>,
+
+    /// Install the resource definitions and nothing else
     #[arg(long)]
     crds_only: bool,
 
@@ -32,12 +75,111 @@ pub(crate) struct Args {
     #[arg(long)]
     dry_run: bool,
 
+    /// Wait until the server is ready
+    #[arg(long)]
+    wait: bool,
+
     /// Print the objects
     #[arg(short, long, value_name = "FORMAT")]
     output: Option<Format>,
 
     #[command(flatten)]
+    location: LocationArgs,
+
+    #[command(flatten)]
+    pod: PodArgs,
+
+    /// Flags for the server, after `--`: such as `-- --concurrent-backups=8`
+    #[arg(last = true, value_name = "SERVER FLAGS")]
+    server_flags: Vec<String>,
+
+    #[command(flatten)]
     cluster: ClusterArgs,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Where backups go")]
+struct LocationArgs {
+    /// Who keeps backups, and whose plugin takes snapshots: such as aws
+    #[arg(long, value_name = "NAME")]
+    provider: Option<String>,
+
+    /// The bucket of the default backup location
+    #[arg(long, value_name = "NAME")]
+    bucket: Option<String>,
+
+    /// The folder in the bucket
+    #[arg(long, value_name = "PATH")]
+    prefix: Option<String>,
+
+    /// Settings of the default backup location
+    #[arg(long, value_name = "KEY=VALUE,…", value_parser = flags::pairs)]
+    backup_location_config: Vec<Pairs>,
+
+    /// A file with certificates to trust when talking to the provider
+    #[arg(long, value_name = "FILE")]
+    cacert: Option<PathBuf>,
+
+    /// A file with the credentials for the provider
+    #[arg(long, value_name = "FILE", conflicts_with = "no_secret")]
+    secret_file: Option<PathBuf>,
+
+    /// Install no credentials: the pod gets them in another way
+    #[arg(long)]
+    no_secret: bool,
+
+    /// Add no backup location
+    #[arg(long, conflicts_with_all = ["bucket", "prefix"])]
+    no_default_backup_location: bool,
+
+    /// Add a snapshot location for the provider
+    #[arg(long, value_name = "BOOL", default_value = "true", num_args = 0..=1,
+          require_equals = true, default_missing_value = "true", value_parser = flags::boolean)]
+    use_volume_snapshots: bool,
+
+    /// Settings of the snapshot location
+    #[arg(long, value_name = "KEY=VALUE,…", value_parser = flags::pairs)]
+    snapshot_location_config: Vec<Pairs>,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "The server's pod")]
+struct PodArgs {
+    /// CPU that it is promised; 0 is none
+    #[arg(long, value_name = "QUANTITY", default_value = "500m")]
+    velero_pod_cpu_request: String,
+
+    /// Memory that it is promised; 0 is none
+    #[arg(long, value_name = "QUANTITY", default_value = "128Mi")]
+    velero_pod_mem_request: String,
+
+    /// CPU that it may use; 0 is any
+    #[arg(long, value_name = "QUANTITY", default_value = "1000m")]
+    velero_pod_cpu_limit: String,
+
+    /// Memory that it may use; 0 is any
+    #[arg(long, value_name = "QUANTITY", default_value = "512Mi")]
+    velero_pod_mem_limit: String,
+
+    /// Annotations to put on it
+    #[arg(long, value_name = "KEY=VALUE,…", value_parser = flags::pairs)]
+    pod_annotations: Vec<Pairs>,
+
+    /// Labels to put on it
+    #[arg(long, value_name = "KEY=VALUE,…", value_parser = flags::pairs)]
+    pod_labels: Vec<Pairs>,
+
+    /// Annotations to put on its service account, such as the name of a role in a cloud
+    #[arg(long, value_name = "KEY=VALUE,…", value_parser = flags::pairs)]
+    sa_annotations: Vec<Pairs>,
+
+    /// Its service account, which must be there [default: one that is made]
+    #[arg(long, value_name = "NAME", conflicts_with = "sa_annotations")]
+    service_account_name: Option<String>,
+
+    /// Its priority class
+    #[arg(long, value_name = "NAME")]
+    server_priority_class_name: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -47,123 +189,218 @@ enum Format {
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
-    if !args.crds_only {
-        bail!("this version installs only the resource definitions; say so with --crds-only");
-    }
-    let ours = crds::all();
+    let wish = if args.crds_only { None } else { Some(wish(&args)?) };
+    let objects = wish.as_ref().map(objects::all).unwrap_or_default();
     if !(args.dry_run && args.output.is_some()) {
         let client = cluster::client(&args.cluster).await?;
-        for (name, plan) in apply(&client, &ours, args.dry_run).await? {
-            output::say(format_args!("{name}: {}", describe(&plan, args.dry_run)));
+        definitions::install(&client, args.dry_run).await?;
+        for object in &objects {
+            let done = put(&client, object, args.dry_run).await?;
+            output::say(format_args!("{}: {done}", objects::title(object)));
+        }
+        if let Some(wish) = &wish {
+            if args.wait && !args.dry_run {
+                until_ready(&client, &wish.namespace).await?;
+            }
+            for word in advice(wish) {
+                output::say(word);
+            }
         }
     }
     if let Some(format) = args.output {
-        output::data(print(&ours, format)?)?;
+        output::data(print(&objects, format)?)?;
     }
     Ok(Exit::Success)
 }
 
-/// Brings the definitions of a cluster up to ours, and waits until they are served. Returns what
-/// was done for each, or what would be if `dry_run`.
-pub(crate) async fn apply(
-    client: &Client,
-    ours: &[CustomResourceDefinition],
-    dry_run: bool,
-) -> anyhow::Result<Vec<(String, Plan)>> {
-    let api: Api<CustomResourceDefinition> = Api::all(client.clone());
-    let mut done = Vec::new();
-    for crd in ours {
-        let name = crd.name_any();
-        let installed = api.get_opt(&name).await.map_err(|error| cannot_read(&name, error))?;
-        let plan = crds::plan(installed.as_ref(), crd);
-        if !dry_run {
-            carry_out(&api, &plan, installed, crd)
-                .await
-                .with_context(|| format!("cannot install {name}"))?;
-        }
-        done.push((name, plan));
+/// What is to be installed, and whether that can work.
+fn wish(args: &Args) -> anyhow::Result<Wish> {
+    let LocationArgs { provider, bucket, prefix, cacert, secret_file, no_secret, .. } =
+        &args.location;
+    let provider = provider.as_deref();
+    if !*no_secret && secret_file.is_none() {
+        bail!("name the provider's credentials with --secret-file, or say --no-secret");
     }
-    if !dry_run {
-        for crd in ours {
-            wait_until_served(&api, &crd.name_any()).await?;
+    let backups = match (args.location.no_default_backup_location, provider, bucket) {
+        (true, _, _) => None,
+        (false, Some(provider), Some(bucket)) => {
+            let prefix = prefix.clone().unwrap_or_default();
+            bowline_store::Prefix::new(&prefix)?;
+            Some(Location {
+                provider: provider.to_owned(),
+                bucket: bucket.clone(),
+                prefix,
+                certificates: cacert.as_deref().map(trust::read_file).transpose()?,
+                config: flags::merged(&args.location.backup_location_config),
+            })
         }
-    }
-    Ok(done)
+        (false, _, _) => bail!(
+            "say where backups go with --provider and --bucket, or --no-default-backup-location"
+        ),
+    };
+    let snapshots = provider.filter(|_| args.location.use_volume_snapshots).map(|provider| {
+        (provider.to_owned(), flags::merged(&args.location.snapshot_location_config))
+    });
+    // A flag that the server would refuse is told now, not by a pod that does not start.
+    let words = std::iter::once("server".to_owned()).chain(args.server_flags.iter().cloned());
+    server::Line::try_parse_from(words).map_err(|error| {
+        let text = error.to_string();
+        let what = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+        anyhow!("the server does not take these flags: {what}; see `bowline server --help`")
+    })?;
+    let PodArgs { service_account_name, server_priority_class_name, .. } = &args.pod;
+    let annotations = flags::merged(&args.pod.sa_annotations);
+    Ok(Wish {
+        namespace: client_config::namespace(args.namespace.as_deref())?,
+        profile: args.profile,
+        secret: secret_file.as_deref().map(read_secret).transpose()?,
+        backups,
+        snapshots,
+        service_account: service_account_name.clone(),
+        service_account_annotations: annotations,
+        pod: ServerPod {
+            image: args.image.clone(),
+            replicas: args.replicas,
+            plugins: args.plugins.clone(),
+            flags: args.server_flags.clone(),
+            resources: Resources {
+                cpu: [&args.pod.velero_pod_cpu_request, &args.pod.velero_pod_cpu_limit]
+                    .map(String::clone),
+                memory: [&args.pod.velero_pod_mem_request, &args.pod.velero_pod_mem_limit]
+                    .map(String::clone),
+            },
+            annotations: flags::merged(&args.pod.pod_annotations),
+            labels: flags::merged(&args.pod.pod_labels),
+            priority_class: server_priority_class_name.clone(),
+            has_credentials: secret_file.is_some(),
+        },
+    })
 }
 
-async fn carry_out(
-    api: &Api<CustomResourceDefinition>,
-    plan: &Plan,
-    installed: Option<CustomResourceDefinition>,
-    ours: &CustomResourceDefinition,
-) -> kube::Result<()> {
-    let params = PostParams { field_manager: Some("bowline".to_owned()), ..PostParams::default() };
-    match (plan, installed) {
-        (Plan::UpToDate | Plan::KeepNewer { .. }, _) => Ok(()),
-        (Plan::Create | Plan::Update, None) => api.create(&params, ours).await.map(drop),
-        (Plan::Create | Plan::Update, Some(mut installed)) => {
-            // Labels and annotations of others stay; the resource version makes a concurrent
-            // change a conflict instead of a loss.
-            installed.labels_mut().extend(ours.labels().clone());
-            installed.annotations_mut().extend(ours.annotations().clone());
-            installed.spec = ours.spec.clone();
-            api.replace(&installed.name_any(), &params, &installed).await.map(drop)
-        }
+fn read_secret(path: &Path) -> anyhow::Result<Vec<u8>> {
+    let cannot = || format!("cannot read the credentials in {}", path.display());
+    let size = std::fs::metadata(path).with_context(cannot)?.len();
+    if size > LARGEST_SECRET {
+        bail!("{} has {size} bytes: a Secret holds at most {LARGEST_SECRET}", path.display());
     }
+    std::fs::read(path).with_context(cannot)
 }
 
-async fn wait_until_served(api: &Api<CustomResourceDefinition>, name: &str) -> anyhow::Result<()> {
-    let deadline = Instant::now() + ESTABLISH_LIMIT;
+/// What the user should know once it is done.
+fn advice(wish: &Wish) -> Vec<String> {
+    let namespace = &wish.namespace;
+    let mut words = Vec::new();
+    match wish.profile {
+        Profile::BackupOnly => words.push(
+            "the server may back up and not restore; install again with --profile=full when it \
+             is to"
+                .to_owned(),
+        ),
+        Profile::Full => words.push(format!(
+            "the server may restore roles of any kind, so that whoever can write to the namespace \
+             {namespace} has the rights of an administrator"
+        )),
+    }
+    if wish.backups.is_none() {
+        words.push("say where backups go with `bowline backup-location create`".to_owned());
+    }
+    words
+}
+
+/// What became of an object.
+async fn put(client: &Client, object: &Value, dry_run: bool) -> anyhow::Result<&'static str> {
+    let object: DynamicObject = serde_json::from_value(object.clone())?;
+    let types = object.types.clone().unwrap_or_default();
+    let kind = GroupVersionKind::try_from(&types)?;
+    let title = || format!("cannot install {} {}", kind.kind, object.name_any());
+    // Of kinds that are installed at this moment nothing can be learnt in a dry run.
+    let group = Discovery::new(client.clone()).filter(&[kind.group.as_str()]).run().await?;
+    let Some((resource, _)) = group.resolve_gvk(&kind) else {
+        if dry_run {
+            return Ok("would be created");
+        }
+        bail!("the cluster does not serve {}.{}", kind.kind, kind.group);
+    };
+    let api: Api<DynamicObject> = match object.namespace() {
+        Some(namespace) => Api::namespaced_with(client.clone(), &namespace, &resource),
+        None => Api::all_with(client.clone(), &resource),
+    };
+    let before = api.get_opt(&object.name_any()).await.with_context(title)?;
+    if dry_run {
+        return Ok(if before.is_some() { "would be updated" } else { "would be created" });
+    }
+    // What others have set and we do not say stays as it is. What both say is ours for the server, and
+    // a conflict for what belongs to the user.
+    let params = PatchParams {
+        force: !objects::is_of_user(&kind.kind),
+        field_manager: Some("bowline".to_owned()),
+        ..PatchParams::default()
+    };
+    let after = api.patch(&object.name_any(), &params, &Patch::Apply(&object)).await;
+    let after = after.map_err(|error| match error {
+        kube::Error::Api(status) if status.code == 409 => anyhow!(
+            "{} {} is there and says otherwise ({}); change it by hand, or delete it first",
+            kind.kind,
+            object.name_any(),
+            status.message
+        ),
+        error => anyhow::Error::new(error).context(title()),
+    })?;
+    Ok(match before {
+        None => "created",
+        Some(before) if before.resource_version() == after.resource_version() => "up to date",
+        Some(_) => "updated",
+    })
+}
+
+/// Waits until the server is ready.
+async fn until_ready(client: &Client, namespace: &str) -> anyhow::Result<()> {
+    let api: Api<Deployment> = Api::namespaced(client.clone(), namespace);
+    let deadline = Instant::now() + READY_LIMIT;
+    output::say("waiting for the server to be ready");
     loop {
-        let crd = api.get(name).await.map_err(|error| cannot_read(name, error))?;
-        let conditions = crd.status.and_then(|status| status.conditions).unwrap_or_default();
-        if conditions.iter().any(|c| c.type_ == "Established" && c.status == "True") {
+        let deployment = api.get(NAME).await.context("cannot look at the server")?;
+        let wanted = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
+        let observed = deployment.status.as_ref().and_then(|status| status.observed_generation);
+        let status = deployment.status.as_ref();
+        let ready = status.and_then(|status| status.updated_replicas).unwrap_or_default();
+        let ready = ready.min(status.and_then(|one| one.available_replicas).unwrap_or_default());
+        if observed == deployment.metadata.generation && ready >= wanted {
+            output::say("the server is ready");
             return Ok(());
         }
         if Instant::now() >= deadline {
-            let reason = conditions
-                .into_iter()
-                .find_map(|c| c.message.filter(|_| c.status == "False"))
-                .unwrap_or_else(|| "the API server does not say why".to_owned());
             bail!(
-                "{name} is installed but not served after {} s: {reason}",
-                ESTABLISH_LIMIT.as_secs()
+                "{ready} of {wanted} pods of the server are ready after {} s; see \
+                 `kubectl describe pods -n {namespace} -l {}={NAME}`",
+                READY_LIMIT.as_secs(),
+                objects::NAME_LABEL,
             );
         }
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        tokio::time::sleep(LOOK).await;
     }
 }
 
-/// A cluster that does not answer is the usual reason; say what to look at.
-fn cannot_read(name: &str, error: kube::Error) -> anyhow::Error {
-    match error {
-        kube::Error::Api(_) => anyhow::Error::new(error).context(format!("cannot read {name}")),
-        error => anyhow::Error::new(error).context(
-            "cannot reach the cluster of the kubeconfig; is it running, and is the address right?",
-        ),
-    }
-}
-
-fn describe(plan: &Plan, dry_run: bool) -> impl Display {
-    match (plan, dry_run) {
-        (Plan::Create, false) => "created".to_owned(),
-        (Plan::Create, true) => "would be created".to_owned(),
-        (Plan::Update, false) => "updated".to_owned(),
-        (Plan::Update, true) => "would be updated".to_owned(),
-        (Plan::UpToDate, _) => "up to date".to_owned(),
-        (Plan::KeepNewer { unknown_to_us }, _) => {
-            format!("kept, it is newer than ours, which lacks {}", unknown_to_us.join(", "))
-        }
-    }
-}
-
-fn print(definitions: &[CustomResourceDefinition], format: Format) -> anyhow::Result<String> {
+fn print(objects: &[Value], format: Format) -> anyhow::Result<String> {
+    let definitions = crds::all();
     match format {
-        Format::Yaml => Ok(crds::to_yaml(definitions)?),
+        Format::Yaml => {
+            let mut text = crds::to_yaml(&definitions)?;
+            for object in objects {
+                text.push_str("---\n");
+                text.push_str(&serde_saphyr::to_string(object)?);
+            }
+            Ok(text)
+        }
         Format::Json => {
-            let list =
-                serde_json::json!({"apiVersion": "v1", "kind": "List", "items": definitions});
+            let definitions = definitions.iter().map(serde_json::to_value);
+            let mut items = definitions.collect::<Result<Vec<_>, _>>()?;
+            items.extend(objects.iter().cloned());
+            let list = serde_json::json!({"apiVersion": "v1", "kind": "List", "items": items});
             Ok(format!("{list:#}\n"))
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,15 @@
 use std::path::Path;
 
 use bowline_testbed::{Bed, ControlPlane, Options};
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
+};
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
+use kube::api::{Api, ListParams, PostParams};
+use kube::{Client, ResourceExt as _};
+use tokio::runtime::Runtime;
 
 use crate::bowline::World;
 
@@ -17,6 +26,25 @@ fn the_checked_in_definitions_are_those_that_install_prints() {
         ended.stdout == copy,
         "{COPY} is out of date; run `bowline install --crds-only --dry-run -o yaml > {COPY}`"
     );
+}
+
+#[test]
+fn the_checked_in_servers_are_those_that_install_prints() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap_or_default();
+    for profile in ["backup-only", "full"] {
+        let flag = format!("--profile={profile}");
+        let line = ["install", &flag, "--no-secret", "--no-default-backup-location", "--dry-run"];
+        let ended = World::new().run(&[&line[..], &["-o", "yaml"]].concat());
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+        let path = format!("deploy/{profile}/server.yaml");
+        // Printed after the definitions, which are a file of their own.
+        assert!(
+            ended.stdout.strip_prefix(&read(COPY)) == Some(&read(&path)),
+            "{path} is out of date: it is what `bowline {}` prints after {COPY}",
+            line.join(" ")
+        );
+    }
 }
 
 #[test]
@@ -59,4 +87,208 @@ fn definitions_are_created_once_and_a_newer_one_is_kept() {
     let kept = "backups.velero.io: kept, it is newer than ours, which lacks v1:spec.future";
     assert!(said.contains(kept), "{said}");
     assert_eq!(said.lines().filter(|line| line.ends_with(": up to date")).count(), 14, "{said}");
+}
+
+/// A control plane, and `bowline` commands that talk to it.
+struct Installed {
+    runtime: Runtime,
+    plane: ControlPlane,
+    world: World,
+    client: Client,
+    _bed: Bed,
+}
+
+impl Installed {
+    fn start() -> Self {
+        let runtime = Runtime::new().unwrap();
+        let bed = Bed::new().unwrap();
+        let plane = runtime.block_on(ControlPlane::start(&bed, Options::default())).unwrap();
+        let client = runtime.block_on(plane.client()).unwrap();
+        Self { runtime, plane, world: World::new(), client, _bed: bed }
+    }
+
+    /// Runs a command. Returns its exit code, and what it says to people and to programs.
+    fn run(&self, line: &[&str]) -> (Option<i32>, String, String) {
+        let mut command = self.world.bowline(line);
+        let ended = World::end_of(command.env("KUBECONFIG", self.plane.kubeconfig()));
+        (ended.code, ended.stderr, ended.stdout)
+    }
+
+    fn install(&self, profile: &str) -> String {
+        let profile = format!("--profile={profile}");
+        let line = ["install", &profile, "--no-secret", "--no-default-backup-location"];
+        let (code, said, _) = self.run(&line);
+        assert_eq!(code, Some(0), "{said}");
+        said
+    }
+
+    /// Whether the server's account may do something, in a namespace if one is named.
+    fn may(&self, verb: &str, resource: &str, namespace: &str) -> bool {
+        let (resource, group) = resource.split_once('.').unwrap_or((resource, ""));
+        let (resource, below) = resource.split_once('/').unwrap_or((resource, ""));
+        let text = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+        let review = SubjectAccessReview {
+            spec: SubjectAccessReviewSpec {
+                user: text("system:serviceaccount:velero:bowline"),
+                groups: Some(vec![
+                    "system:serviceaccounts".to_owned(),
+                    "system:authenticated".to_owned(),
+                ]),
+                resource_attributes: Some(ResourceAttributes {
+                    group: text(group),
+                    resource: text(resource),
+                    subresource: text(below),
+                    namespace: text(namespace),
+                    verb: text(verb),
+                    ..ResourceAttributes::default()
+                }),
+                ..SubjectAccessReviewSpec::default()
+            },
+            ..SubjectAccessReview::default()
+        };
+        let api: Api<SubjectAccessReview> = Api::all(self.client.clone());
+        let answer = self.runtime.block_on(api.create(&PostParams::default(), &review)).unwrap();
+        answer.status.unwrap().allowed
+    }
+}
+
+/// What the server may do with either profile: verb, resource, namespace.
+const ALWAYS: &[(&str, &str, &str)] = &[
+    ("list", "secrets", "shop"),
+    ("watch", "things.example.io", "shop"),
+    ("get", "clusterroles.rbac.authorization.k8s.io", ""),
+    ("create", "pods/exec", "shop"),
+    ("create", "volumesnapshots.snapshot.storage.k8s.io", "shop"),
+    ("delete", "volumesnapshotcontents.snapshot.storage.k8s.io", ""),
+    ("patch", "backups.velero.io", "velero"),
+    ("delete", "volumepluginbackups.velero.io", "velero"),
+    ("create", "configmaps", "velero"),
+    ("update", "leases.coordination.k8s.io", "velero"),
+    ("create", "events.events.k8s.io", "velero"),
+];
+/// What it may do only with the full one.
+const FOR_RESTORES: &[(&str, &str, &str)] = &[
+    ("create", "namespaces", ""),
+    ("create", "secrets", "shop"),
+    ("patch", "deployments.apps", "shop"),
+    ("update", "things.example.io", "shop"),
+    ("create", "clusterrolebindings.rbac.authorization.k8s.io", ""),
+    ("escalate", "clusterroles.rbac.authorization.k8s.io", ""),
+    ("bind", "clusterroles.rbac.authorization.k8s.io", ""),
+];
+/// What it never may.
+const NEVER: &[(&str, &str, &str)] = &[
+    ("delete", "namespaces", ""),
+    ("delete", "pods", "shop"),
+    ("delete", "secrets", "velero"),
+    ("deletecollection", "configmaps", "shop"),
+    ("delete", "persistentvolumes", ""),
+    ("delete", "customresourcedefinitions.apiextensions.k8s.io", ""),
+    ("impersonate", "users", ""),
+    ("approve", "signers.certificates.k8s.io", ""),
+];
+
+#[test]
+fn the_server_may_do_what_is_documented_and_nothing_more() {
+    let installed = Installed::start();
+    for profile in ["backup-only", "full"] {
+        installed.install(profile);
+        for &(verb, resource, namespace) in ALWAYS {
+            assert!(installed.may(verb, resource, namespace), "{profile}: {verb} {resource}");
+        }
+        for &(verb, resource, namespace) in FOR_RESTORES {
+            let may = installed.may(verb, resource, namespace);
+            assert_eq!(may, profile == "full", "{profile}: {verb} {resource}");
+        }
+        for &(verb, resource, namespace) in NEVER {
+            assert!(!installed.may(verb, resource, namespace), "{profile}: {verb} {resource}");
+        }
+    }
+    let bindings: Api<ClusterRoleBinding> = Api::all(installed.client.clone());
+    let bindings = installed.runtime.block_on(bindings.list(&ListParams::default())).unwrap();
+    let of_admin = bindings.items.iter().filter(|one| one.role_ref.name == "cluster-admin");
+    assert!(
+        of_admin.flat_map(|one| one.subjects.iter().flatten()).all(|one| one.name != "bowline")
+    );
+}
+
+#[test]
+fn an_installation_is_whole_can_be_repeated_and_goes_away() {
+    let installed = Installed::start();
+    let Installed { runtime, client, .. } = &installed;
+    let dry = ["install", "--no-secret", "--no-default-backup-location", "--dry-run"];
+    let (code, said, _) = installed.run(&dry);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("Deployment bowline: would be created"), "{said}");
+    assert!(installed.install("full").contains("Deployment bowline: created"));
+    assert!(installed.install("full").contains("Deployment bowline: up to date"));
+
+    // The pods are let in where only restricted ones are.
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), "velero");
+    let deployment = runtime.block_on(deployments.get("bowline")).unwrap();
+    let template = deployment.spec.unwrap().template;
+    let mut pod = Pod { metadata: template.metadata.unwrap(), spec: template.spec, status: None };
+    pod.metadata.name = Some("probe".to_owned());
+    let pods: Api<Pod> = Api::namespaced(client.clone(), "velero");
+    let dry = PostParams { dry_run: true, ..PostParams::default() };
+    runtime.block_on(pods.create(&dry, &pod)).unwrap();
+    pod.spec.as_mut().unwrap().host_network = Some(true);
+    runtime.block_on(pods.create(&dry, &pod)).unwrap_err();
+
+    let (code, said, _) = installed.run(&["uninstall"]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("nobody can be asked"), "{said}");
+    let (code, said, _) = installed.run(&["uninstall", "--force"]);
+    assert_eq!(code, Some(0), "{said}");
+    let bindings: Api<ClusterRoleBinding> = Api::all(client.clone());
+    let left = runtime.block_on(bindings.list(&ListParams::default())).unwrap();
+    assert!(left.items.iter().all(|one| one.name_any() != "bowline-velero"));
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    assert!(runtime.block_on(namespaces.get_opt("velero")).unwrap().is_some());
+    assert_eq!(runtime.block_on(deployments.get_opt("bowline")).unwrap(), None);
+}
+
+#[test]
+fn what_would_not_carry_over_from_velero_is_told() {
+    let installed = Installed::start();
+    installed.install("backup-only");
+    let (code, said, text) = installed.run(&["migrate", "check"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(text.contains("no Deployment `velero`") && text.contains("To switch:"), "{text}");
+
+    let deployment = serde_json::json!({
+        "metadata": {"name": "velero"},
+        "spec": {
+            "selector": {"matchLabels": {"deploy": "velero"}},
+            "template": {
+                "metadata": {"labels": {"deploy": "velero"}},
+                "spec": {
+                    "initContainers": [{"name": "p", "image": "velero/velero-plugin-for-aws:v1"}],
+                    "containers": [{
+                        "name": "velero", "image": "velero/velero:v1.18.3",
+                        "args": ["server", "--default-snapshot-move-data", "--teleport"],
+                    }],
+                },
+            },
+        },
+    });
+    let api: Api<Deployment> = Api::namespaced(installed.client.clone(), "velero");
+    let deployment = serde_json::from_value(deployment).unwrap();
+    installed.runtime.block_on(api.create(&PostParams::default(), &deployment)).unwrap();
+    let (code, said, text) = installed.run(&["migrate", "check", "-o", "json"]);
+    assert_eq!(code, Some(1), "{said}");
+    let document: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(document["ready"], false);
+    let verdict_of = |what: &str| {
+        let findings = document["findings"].as_array().unwrap();
+        let found = findings.iter().find(|finding| finding["what"] == what);
+        found.unwrap_or_else(|| panic!("{what}: {text}"))["verdict"].clone()
+    };
+    assert_eq!(verdict_of("plugin velero/velero-plugin-for-aws:v1"), "carries");
+    assert_eq!(verdict_of("server flag --teleport"), "stays");
+    assert_eq!(verdict_of("the default --default-snapshot-move-data"), "stays");
+
+    let (code, _, text) = installed.run(&["migrate", "check", "--back"]);
+    assert_eq!(code, Some(1), "both are wanted");
+    assert!(text.contains("both servers are wanted"), "{text}");
 }

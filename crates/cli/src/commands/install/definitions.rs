@@ -1,0 +1,118 @@
+//! The resource definitions, which everything else stands on.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use bowline_api::crds::{self, Plan};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::PostParams;
+use kube::{Api, Client, ResourceExt as _};
+use tokio::time::Instant;
+
+use crate::output;
+
+/// How long the API server may take to serve the definitions.
+const ESTABLISH_LIMIT: Duration = Duration::from_secs(30);
+
+/// Installs the definitions, and says what was done for each, or what would be.
+pub(super) async fn install(client: &Client, dry_run: bool) -> anyhow::Result<()> {
+    for (name, plan) in apply(client, &crds::all(), dry_run).await? {
+        output::say(format_args!("{name}: {}", describe(&plan, dry_run)));
+    }
+    Ok(())
+}
+
+/// Brings the definitions of a cluster up to ours, and waits until they are served. Returns what
+/// was done for each, or what would be if `dry_run`.
+pub(crate) async fn apply(
+    client: &Client,
+    ours: &[CustomResourceDefinition],
+    dry_run: bool,
+) -> anyhow::Result<Vec<(String, Plan)>> {
+    let api: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let mut done = Vec::new();
+    for crd in ours {
+        let name = crd.name_any();
+        let installed = api.get_opt(&name).await.map_err(|error| cannot_read(&name, error))?;
+        let plan = crds::plan(installed.as_ref(), crd);
+        if !dry_run {
+            carry_out(&api, &plan, installed, crd)
+                .await
+                .with_context(|| format!("cannot install {name}"))?;
+        }
+        done.push((name, plan));
+    }
+    if !dry_run {
+        for crd in ours {
+            wait_until_served(&api, &crd.name_any()).await?;
+        }
+    }
+    Ok(done)
+}
+
+async fn carry_out(
+    api: &Api<CustomResourceDefinition>,
+    plan: &Plan,
+    installed: Option<CustomResourceDefinition>,
+    ours: &CustomResourceDefinition,
+) -> kube::Result<()> {
+    let params = PostParams { field_manager: Some("bowline".to_owned()), ..PostParams::default() };
+    match (plan, installed) {
+        (Plan::UpToDate | Plan::KeepNewer { .. }, _) => Ok(()),
+        (Plan::Create | Plan::Update, None) => api.create(&params, ours).await.map(drop),
+        (Plan::Create | Plan::Update, Some(mut installed)) => {
+            // Labels and annotations of others stay; the resource version makes a concurrent
+            // change a conflict instead of a loss.
+            installed.labels_mut().extend(ours.labels().clone());
+            installed.annotations_mut().extend(ours.annotations().clone());
+            installed.spec = ours.spec.clone();
+            api.replace(&installed.name_any(), &params, &installed).await.map(drop)
+        }
+    }
+}
+
+async fn wait_until_served(api: &Api<CustomResourceDefinition>, name: &str) -> anyhow::Result<()> {
+    let deadline = Instant::now() + ESTABLISH_LIMIT;
+    loop {
+        let crd = api.get(name).await.map_err(|error| cannot_read(name, error))?;
+        let conditions = crd.status.and_then(|status| status.conditions).unwrap_or_default();
+        if conditions.iter().any(|c| c.type_ == "Established" && c.status == "True") {
+            return Ok(());
+        }
+        if Instant::now() >= deadline {
+            let reason = conditions
+                .into_iter()
+                .find_map(|c| c.message.filter(|_| c.status == "False"))
+                .unwrap_or_else(|| "the API server does not say why".to_owned());
+            bail!(
+                "{name} is installed but not served after {} s: {reason}",
+                ESTABLISH_LIMIT.as_secs()
+            );
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// A cluster that does not answer is the usual reason; say what to look at.
+fn cannot_read(name: &str, error: kube::Error) -> anyhow::Error {
+    match error {
+        kube::Error::Api(_) => anyhow::Error::new(error).context(format!("cannot read {name}")),
+        error => anyhow::Error::new(error).context(
+            "cannot reach the cluster of the kubeconfig; is it running, and is the address right?",
+        ),
+    }
+}
+
+fn describe(plan: &Plan, dry_run: bool) -> impl Display {
+    match (plan, dry_run) {
+        (Plan::Create, false) => "created".to_owned(),
+        (Plan::Create, true) => "would be created".to_owned(),
+        (Plan::Update, false) => "updated".to_owned(),
+        (Plan::Update, true) => "would be updated".to_owned(),
+        (Plan::UpToDate, _) => "up to date".to_owned(),
+        (Plan::KeepNewer { unknown_to_us }, _) => {
+            format!("kept, it is newer than ours, which lacks {}", unknown_to_us.join(", "))
+        }
+    }
+}

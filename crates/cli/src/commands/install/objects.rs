@@ -1,0 +1,178 @@
+//! What is installed besides the definitions, as objects. Asks nobody.
+
+use std::collections::BTreeMap;
+
+use bowline_api::access::{self, Profile};
+use k8s_openapi::ByteString;
+use serde_json::{Value, json};
+
+use super::server_pod::{self, ServerPod};
+
+/// What the server's objects are called in their namespace.
+pub(crate) const NAME: &str = "bowline";
+/// The label by which they are found.
+pub(crate) const NAME_LABEL: &str = "app.kubernetes.io/name";
+
+/// What is to be installed.
+#[derive(Debug)]
+pub(super) struct Wish {
+    pub(super) namespace: String,
+    pub(super) profile: Profile,
+    /// The credentials for the provider.
+    pub(super) secret: Option<Vec<u8>>,
+    pub(super) backups: Option<Location>,
+    /// The provider of snapshots, and its settings.
+    pub(super) snapshots: Option<(String, BTreeMap<String, String>)>,
+    /// A service account that is there already.
+    pub(super) service_account: Option<String>,
+    pub(super) service_account_annotations: BTreeMap<String, String>,
+    pub(super) pod: ServerPod,
+}
+
+/// Where backups go.
+#[derive(Debug)]
+pub(super) struct Location {
+    pub(super) provider: String,
+    pub(super) bucket: String,
+    pub(super) prefix: String,
+    pub(super) certificates: Option<Vec<u8>>,
+    pub(super) config: BTreeMap<String, String>,
+}
+
+/// What the server's objects outside of its namespace are called: there may be several installations.
+pub(crate) fn cluster_name(namespace: &str) -> String {
+    format!("{NAME}-{namespace}")
+}
+
+/// All objects, in the order in which they can be created.
+pub(super) fn all(wish: &Wish) -> Vec<Value> {
+    let mut objects = vec![namespace(wish)];
+    if wish.service_account.is_none() {
+        objects.push(service_account(wish));
+    }
+    objects.extend(roles(wish));
+    objects.extend(secret(wish));
+    objects.extend(backup_location(wish));
+    objects.extend(snapshot_location(wish));
+    let account = wish.service_account.as_deref().unwrap_or(NAME);
+    objects.push(server_pod::deployment(&wish.pod, &wish.namespace, account));
+    for object in &mut objects {
+        let labels = &mut object["metadata"]["labels"];
+        labels[NAME_LABEL] = json!(NAME);
+        labels["app.kubernetes.io/managed-by"] = json!(NAME);
+    }
+    objects
+}
+
+/// What an object is called in messages.
+pub(super) fn title(object: &Value) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    format!("{} {}", text(&object["kind"]), text(&object["metadata"]["name"]))
+}
+
+/// Whether objects of a kind are the user's to change once they are there.
+pub(super) fn is_of_user(kind: &str) -> bool {
+    matches!(kind, "Namespace" | "Secret" | "BackupStorageLocation" | "VolumeSnapshotLocation")
+}
+
+fn namespace(wish: &Wish) -> Value {
+    let mut labels = json!({});
+    for mode in ["enforce", "audit", "warn"] {
+        labels[format!("pod-security.kubernetes.io/{mode}")] = json!("restricted");
+        labels[format!("pod-security.kubernetes.io/{mode}-version")] = json!("latest");
+    }
+    json!({
+        "apiVersion": "v1", "kind": "Namespace",
+        "metadata": {"name": wish.namespace, "labels": labels},
+    })
+}
+
+fn service_account(wish: &Wish) -> Value {
+    let mut account = json!({
+        "apiVersion": "v1", "kind": "ServiceAccount",
+        "metadata": {"name": NAME, "namespace": wish.namespace},
+    });
+    if !wish.service_account_annotations.is_empty() {
+        account["metadata"]["annotations"] = json!(wish.service_account_annotations);
+    }
+    account
+}
+
+/// The roles, and who has them.
+fn roles(wish: &Wish) -> [Value; 4] {
+    const API: &str = "rbac.authorization.k8s.io/v1";
+    let (namespace, outside) = (&wish.namespace, cluster_name(&wish.namespace));
+    let account = wish.service_account.as_deref().unwrap_or(NAME);
+    let subjects = json!([{"kind": "ServiceAccount", "name": account, "namespace": namespace}]);
+    let reference = |kind: &str, name: &str| json!({"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name});
+    [
+        json!({
+            "apiVersion": API, "kind": "ClusterRole",
+            "metadata": {
+                "name": outside,
+                "labels": {"bowline.io/profile": wish.profile.as_str()},
+            },
+            "rules": access::cluster_rules(wish.profile),
+        }),
+        json!({
+            "apiVersion": API, "kind": "ClusterRoleBinding",
+            "metadata": {"name": outside},
+            "roleRef": reference("ClusterRole", &outside),
+            "subjects": subjects,
+        }),
+        json!({
+            "apiVersion": API, "kind": "Role",
+            "metadata": {"name": NAME, "namespace": namespace},
+            "rules": access::own_rules(),
+        }),
+        json!({
+            "apiVersion": API, "kind": "RoleBinding",
+            "metadata": {"name": NAME, "namespace": namespace},
+            "roleRef": reference("Role", NAME),
+            "subjects": subjects,
+        }),
+    ]
+}
+
+fn secret(wish: &Wish) -> Option<Value> {
+    let credentials = wish.secret.clone()?;
+    Some(json!({
+        "apiVersion": "v1", "kind": "Secret",
+        "metadata": {"name": server_pod::SECRET, "namespace": wish.namespace},
+        "type": "Opaque",
+        "data": {server_pod::SECRET_KEY: ByteString(credentials)},
+    }))
+}
+
+fn backup_location(wish: &Wish) -> Option<Value> {
+    let Location { provider, bucket, prefix, certificates, config } = wish.backups.as_ref()?;
+    let mut storage = json!({"bucket": bucket});
+    if !prefix.is_empty() {
+        storage["prefix"] = json!(prefix);
+    }
+    if let Some(certificates) = certificates {
+        storage["caCert"] = json!(ByteString(certificates.clone()));
+    }
+    let mut spec = json!({"provider": provider, "default": true, "objectStorage": storage});
+    if !config.is_empty() {
+        spec["config"] = json!(config);
+    }
+    Some(json!({
+        "apiVersion": "velero.io/v1", "kind": "BackupStorageLocation",
+        "metadata": {"name": "default", "namespace": wish.namespace},
+        "spec": spec,
+    }))
+}
+
+fn snapshot_location(wish: &Wish) -> Option<Value> {
+    let (provider, config) = wish.snapshots.as_ref()?;
+    let mut spec = json!({"provider": provider});
+    if !config.is_empty() {
+        spec["config"] = json!(config);
+    }
+    Some(json!({
+        "apiVersion": "velero.io/v1", "kind": "VolumeSnapshotLocation",
+        "metadata": {"name": "default", "namespace": wish.namespace},
+        "spec": spec,
+    }))
+}

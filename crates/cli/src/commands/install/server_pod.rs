@@ -1,0 +1,200 @@
+//! The Deployment of the server: what Pod Security calls `restricted`, and no file of its own to write.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+use super::objects::{NAME, NAME_LABEL};
+
+/// The Secret with the credentials for the provider, as Velero calls it.
+pub(super) const SECRET: &str = "cloud-credentials";
+/// Its key.
+pub(super) const SECRET_KEY: &str = "cloud";
+/// Whom the server runs as: nobody that any base image knows.
+const USER: u32 = 65532;
+/// Where metrics and health checks are served.
+const METRICS_PORT: u16 = 8085;
+/// How long a server has to leave its runs in good order.
+const GRACE_SECONDS: u32 = 60;
+/// Where the libraries of the providers look for credentials.
+const CREDENTIAL_VARIABLES: [&str; 4] = [
+    "AWS_SHARED_CREDENTIALS_FILE",
+    "AZURE_CREDENTIALS_FILE",
+    "GOOGLE_APPLICATION_CREDENTIALS",
+    "ALIBABA_CLOUD_CREDENTIALS_FILE",
+];
+
+/// What is to be known of the server's pods.
+#[derive(Debug)]
+pub(super) struct ServerPod {
+    pub(super) image: String,
+    pub(super) replicas: u16,
+    /// Images of plugins.
+    pub(super) plugins: Vec<String>,
+    pub(super) flags: Vec<String>,
+    pub(super) resources: Resources,
+    pub(super) annotations: BTreeMap<String, String>,
+    pub(super) labels: BTreeMap<String, String>,
+    pub(super) priority_class: Option<String>,
+    pub(super) has_credentials: bool,
+}
+
+/// What it is promised and what it may use at most, each; `0` is nothing said.
+#[derive(Debug)]
+pub(super) struct Resources {
+    pub(super) cpu: [String; 2],
+    pub(super) memory: [String; 2],
+}
+
+pub(super) fn deployment(pod: &ServerPod, namespace: &str, account: &str) -> Value {
+    let mut labels = pod.labels.clone();
+    labels.insert(NAME_LABEL.to_owned(), NAME.to_owned());
+    let mut annotations = json!({
+        "prometheus.io/scrape": "true",
+        "prometheus.io/port": METRICS_PORT.to_string(),
+        "prometheus.io/path": "/metrics",
+    });
+    for (key, value) in &pod.annotations {
+        annotations[key] = json!(value);
+    }
+    let selector = json!({"matchLabels": {NAME_LABEL: NAME}});
+    let mut spec = json!({
+        "serviceAccountName": account,
+        "terminationGracePeriodSeconds": GRACE_SECONDS,
+        "securityContext": {
+            "runAsNonRoot": true, "runAsUser": USER, "runAsGroup": USER, "fsGroup": USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [server(pod)],
+        "volumes": volumes(pod),
+        // A machine that fails takes only one of them with it, where there are several.
+        "topologySpreadConstraints": [{
+            "maxSkew": 1, "topologyKey": "kubernetes.io/hostname",
+            "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": selector,
+        }],
+    });
+    let plugins: Vec<Value> = plugins(&pod.plugins);
+    if !plugins.is_empty() {
+        spec["initContainers"] = json!(plugins);
+    }
+    if let Some(class) = &pod.priority_class {
+        spec["priorityClassName"] = json!(class);
+    }
+    json!({
+        "apiVersion": "apps/v1", "kind": "Deployment",
+        "metadata": {"name": NAME, "namespace": namespace},
+        "spec": {
+            "replicas": pod.replicas,
+            "selector": selector,
+            // The one that works must go on while another starts.
+            "strategy": {
+                "type": "RollingUpdate",
+                "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0},
+            },
+            "template": {
+                "metadata": {"labels": labels, "annotations": annotations},
+                "spec": spec,
+            },
+        },
+    })
+}
+
+fn server(pod: &ServerPod) -> Value {
+    let field = |name: &str, path: &str| json!({"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}});
+    let mut environment = vec![
+        field("VELERO_NAMESPACE", "metadata.namespace"),
+        field("POD_NAME", "metadata.name"),
+        json!({"name": "VELERO_SCRATCH_DIR", "value": "/scratch"}),
+    ];
+    let mut mounts = vec![
+        json!({"name": "plugins", "mountPath": "/plugins"}),
+        json!({"name": "scratch", "mountPath": "/scratch"}),
+        // Plugins of others want a place for their files.
+        json!({"name": "scratch", "mountPath": "/tmp", "subPath": "tmp"}),
+    ];
+    if pod.has_credentials {
+        mounts.push(json!({"name": "credentials", "mountPath": "/credentials", "readOnly": true}));
+        let path = format!("/credentials/{SECRET_KEY}");
+        environment
+            .extend(CREDENTIAL_VARIABLES.map(|variable| json!({"name": variable, "value": path})));
+    }
+    let probe = |path: &str| json!({"httpGet": {"path": path, "port": "metrics"}});
+    let mut arguments = vec!["server".to_owned()];
+    arguments.extend(pod.flags.iter().cloned());
+    json!({
+        "name": NAME,
+        "image": pod.image,
+        "args": arguments,
+        "env": environment,
+        "ports": [{"name": "metrics", "containerPort": METRICS_PORT}],
+        "livenessProbe": probe("/healthz"),
+        "readinessProbe": probe("/readyz"),
+        "resources": resources(&pod.resources),
+        "securityContext": confined(),
+        "volumeMounts": mounts,
+    })
+}
+
+/// Each copies its plugins into the folder that the server reads, as those of Velero do.
+fn plugins(images: &[String]) -> Vec<Value> {
+    images
+        .iter()
+        .enumerate()
+        .map(|(place, image)| {
+            json!({
+                "name": plugin_name(image, place),
+                "image": image,
+                "securityContext": confined(),
+                "volumeMounts": [{"name": "plugins", "mountPath": "/target"}],
+            })
+        })
+        .collect()
+}
+
+/// The name of an image without its registry and version, as the name of a container.
+fn plugin_name(image: &str, place: usize) -> String {
+    let last = image.rsplit('/').next().unwrap_or_default();
+    let name = last.split([':', '@']).next().unwrap_or_default();
+    let name: String = name
+        .chars()
+        .map(
+            |letter| if letter.is_ascii_alphanumeric() { letter.to_ascii_lowercase() } else { '-' },
+        )
+        .take(50)
+        .collect();
+    format!("plugin-{place}-{}", name.trim_matches('-')).trim_end_matches('-').to_owned()
+}
+
+fn volumes(pod: &ServerPod) -> Vec<Value> {
+    let mut volumes = vec![
+        json!({"name": "plugins", "emptyDir": {}}),
+        json!({"name": "scratch", "emptyDir": {}}),
+    ];
+    if pod.has_credentials {
+        volumes.push(json!({"name": "credentials", "secret": {"secretName": SECRET}}));
+    }
+    volumes
+}
+
+fn resources(wanted: &Resources) -> Value {
+    let said = |place: usize| {
+        let each = [("cpu", &wanted.cpu[place]), ("memory", &wanted.memory[place])];
+        let said = each.into_iter().filter(|(_, quantity)| *quantity != "0");
+        said.map(|(name, quantity)| (name.to_owned(), json!(quantity))).collect::<Map<_, _>>()
+    };
+    let mut resources = json!({});
+    for (name, said) in [("requests", said(0)), ("limits", said(1))] {
+        if !said.is_empty() {
+            resources[name] = json!(said);
+        }
+    }
+    resources
+}
+
+fn confined() -> Value {
+    json!({
+        "allowPrivilegeEscalation": false,
+        "readOnlyRootFilesystem": true,
+        "capabilities": {"drop": ["ALL"]},
+    })
+}

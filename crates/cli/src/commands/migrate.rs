@@ -1,0 +1,95 @@
+//! `bowline migrate`: from Velero, and back.
+
+mod facts;
+mod judge;
+
+use std::fmt::Write as _;
+
+use crate::args::InstallationArgs;
+use crate::exit::Exit;
+use crate::installation::Installation;
+use crate::{open_runs, output};
+use judge::{Finding, Verdict};
+
+/// Switch a cluster from Velero to Bowline, and back
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+
+    #[command(flatten)]
+    installation: InstallationArgs,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    Check(CheckArgs),
+}
+
+/// Look at an installation of Velero, and say what would carry over, what would not, and how to switch
+///
+/// Changes nothing. Exits with 1 if something would not carry over.
+#[derive(Debug, clap::Args)]
+struct CheckArgs {
+    /// Look at an installation of Bowline, and say whether Velero can take over again
+    #[arg(long)]
+    back: bool,
+
+    /// Print the findings
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
+    output: Format,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Format {
+    /// For people
+    Text,
+    /// For programs
+    Json,
+}
+
+pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
+    let Command::Check(check) = args.command;
+    let installation = Installation::connect(&args.installation).await?;
+    let open = open_runs::find(&installation).await?;
+    let facts = facts::gather(&installation).await?;
+    let findings =
+        if check.back { judge::back(&facts, &open) } else { judge::forth(&facts, &open) };
+    let hinders = findings.iter().any(|finding| finding.verdict == Verdict::Stays);
+    match check.output {
+        Format::Json => {
+            let document = serde_json::json!({"ready": !hinders, "findings": findings});
+            output::data(format!("{document:#}\n"))?;
+        }
+        Format::Text => {
+            let steps = if check.back { judge::BACK } else { judge::FORTH };
+            output::data(text(&findings, hinders, steps, installation.namespace()))?;
+        }
+    }
+    Ok(if hinders { Exit::Failed } else { Exit::Success })
+}
+
+fn text(findings: &[Finding], hinders: bool, steps: &[&str], namespace: &str) -> String {
+    let mut text = String::new();
+    for (verdict, title) in [
+        (Verdict::Carries, "Carries over:"),
+        (Verdict::Differs, "Carries over, and is different:"),
+        (Verdict::Stays, "Does not carry over:"),
+    ] {
+        let mut of_verdict = findings.iter().filter(|one| one.verdict == verdict).peekable();
+        if of_verdict.peek().is_none() {
+            continue;
+        }
+        let _ = writeln!(text, "{title}");
+        for Finding { what, why, .. } in of_verdict {
+            let dash = if why.is_empty() { "" } else { ": " };
+            let _ = writeln!(text, "  {what}{dash}{why}");
+        }
+        text.push('\n');
+    }
+    text.push_str(if hinders { "To switch all the same:\n" } else { "To switch:\n" });
+    for (place, step) in steps.iter().enumerate() {
+        let _ = writeln!(text, "  {}. {}", place + 1, step.replace("NAMESPACE", namespace));
+    }
+    text
+}
