@@ -4,15 +4,20 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{CommandFactory as _, Parser};
+use clap::{Arg, Args as _, CommandFactory as _, FromArgMatches as _, Parser};
 
 use crate::commands::Command;
 use crate::exit::Exit;
-use crate::output;
+use crate::{output, program};
+
+/// Said below the list of commands.
+const BOTH_ORDERS: &str = "Both orders of words work: `backup get` is `get backups`. The flags -n, \
+                           --kubeconfig and --kubecontext may stand before the command, too.";
 
 /// Backs up and restores Kubernetes clusters; a drop-in for Velero.
 #[derive(Debug, Parser)]
-#[command(name = "bowline", version = concat!("v", env!("CARGO_PKG_VERSION")))]
+#[command(name = program::NAME, version = concat!("v", env!("CARGO_PKG_VERSION")),
+          after_help = BOTH_ORDERS)]
 pub(crate) struct Args {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -57,11 +62,24 @@ pub(crate) struct TrustArgs {
     pub(crate) insecure_skip_tls_verify: bool,
 }
 
+/// The command line that is understood. Velero's flags for all commands may stand before the command;
+/// those that say something here are handed on to it.
+pub(crate) fn command() -> clap::Command {
+    let installation = InstallationArgs::augment_args(clap::Command::new(program::NAME));
+    let installation = installation.get_arguments().map(|flag| flag.clone().hide(true));
+    // Ours has no features to switch on, and colours only help, on a terminal.
+    let ignored = ["features", "colorized"]
+        .map(|name| Arg::new(name).long(name).num_args(1).global(true).hide(true));
+    Args::command().bin_name(program::name()).args(installation).args(ignored)
+}
+
 /// Parses the command line. Help and version are printed here; a mistake is told in one line that
 /// says what to do.
 pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Args, Exit> {
     let words: Vec<OsString> = words.into_iter().collect();
-    Args::try_parse_from(&words).map_err(|error| match error.kind() {
+    let parsed = command().try_get_matches_from(&words);
+    let parsed = parsed.and_then(|matches| Args::from_arg_matches(&matches));
+    parsed.map_err(|error| match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             let _ = error.print();
             Exit::Success
@@ -81,28 +99,34 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Args, E
 fn mistake(error: &clap::Error, words: &[OsString]) -> String {
     let text = error.to_string();
     let what = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
-    let listed = |kind, before: &str, after: &str| match error.get(kind) {
-        Some(ContextValue::String(word)) => format!("{before}{word}{after}"),
+    let listed = |kind, before: &str| match error.get(kind) {
+        Some(ContextValue::String(word)) => format!("{before}{word}"),
         Some(ContextValue::Strings(words)) if !words.is_empty() => {
-            format!("{before}{}{after}", words.join(", "))
+            format!("{before}{}", words.join(", "))
         }
         _ => String::new(),
     };
     let missing = match error.kind() {
-        ErrorKind::MissingRequiredArgument => listed(ContextKind::InvalidArg, " ", ""),
+        ErrorKind::MissingRequiredArgument => listed(ContextKind::InvalidArg, " "),
         _ => String::new(),
     };
-    let allowed = listed(ContextKind::ValidValue, "; possible values are ", "");
-    let meant = listed(ContextKind::SuggestedArg, " (did you mean `", "`?)")
-        + &listed(ContextKind::SuggestedSubcommand, " (did you mean `", "`?)");
+    let allowed = listed(ContextKind::ValidValue, "; possible values are ");
+    // The last is the most alike.
+    let alike = |kind| match error.get(kind) {
+        Some(ContextValue::String(word)) => Some(word),
+        Some(ContextValue::Strings(words)) => words.last(),
+        _ => None,
+    };
+    let meant = alike(ContextKind::SuggestedArg).or(alike(ContextKind::SuggestedSubcommand));
+    let meant = meant.map(|word| format!(" (did you mean `{word}`?)")).unwrap_or_default();
     format!("{what}{missing}{meant}{allowed}; see `{} --help`", command_of(words))
 }
 
 /// The innermost command that was named.
 fn command_of(words: &[OsString]) -> String {
-    let root = Args::command();
+    let root = self::command();
     let mut command = &root;
-    let mut path = root.get_name().to_owned();
+    let mut path = program::name().to_owned();
     for word in words.iter().skip(1) {
         if let Some(inner) = command.find_subcommand(word) {
             command = inner;

@@ -1,12 +1,16 @@
 //! The settings that a user of Velero's command line keeps: `~/.config/velero/config.json`.
 
-use std::fs::File;
-use std::io::{self, Read as _};
+use std::fs::{DirBuilder, File};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use bowline_api::DEFAULT_NAMESPACE;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+use tempfile::NamedTempFile;
 
 /// Below the home folder.
 const PATH: &str = ".config/velero/config.json";
@@ -25,12 +29,36 @@ pub(crate) struct ClientConfig {
     pub(crate) cacert: Option<PathBuf>,
 }
 
-/// Reads the user's settings; without a file there are none.
+/// All that is in the file, also what only Velero understands.
+pub(crate) type Settings = Map<String, Value>;
+
+/// Reads what we use of the user's settings; without a file there are none.
 pub(crate) fn load() -> anyhow::Result<ClientConfig> {
-    match std::env::var_os("HOME") {
-        Some(home) => read(&Path::new(&home).join(PATH)),
-        None => Ok(ClientConfig::default()),
-    }
+    path().map_or_else(|| Ok(ClientConfig::default()), |path| read(&path))
+}
+
+/// Reads all of the user's settings.
+pub(crate) fn settings() -> anyhow::Result<Settings> {
+    path().map_or_else(|| Ok(Settings::default()), |path| read(&path))
+}
+
+/// Writes all of the user's settings. There is never half a file.
+pub(crate) fn save(settings: &Settings) -> anyhow::Result<()> {
+    let path = path().context("there is no home folder to keep settings in; set HOME")?;
+    let cannot = || format!("cannot write the settings to {}", path.display());
+    let folder = path.parent().with_context(cannot)?;
+    DirBuilder::new().recursive(true).mode(0o700).create(folder).with_context(cannot)?;
+    // For the user's eyes only, as such files are created.
+    let mut file = NamedTempFile::new_in(folder).with_context(cannot)?;
+    serde_json::to_writer(&mut file, settings).with_context(cannot)?;
+    file.write_all(b"\n").with_context(cannot)?;
+    file.persist(&path).map_err(|error| error.error).with_context(cannot)?;
+    Ok(())
+}
+
+/// Where the settings are, for those who have a home.
+fn path() -> Option<PathBuf> {
+    std::env::var_os("HOME").map(|home| Path::new(&home).join(PATH))
 }
 
 /// The namespace of the server that is meant.
@@ -39,10 +67,16 @@ pub(crate) fn namespace(flag: Option<&str>) -> anyhow::Result<String> {
     let config = if flag.is_some() { ClientConfig::default() } else { load()? };
     let variable = std::env::var(NAMESPACE_VARIABLE).ok();
     let namespace = decide(flag, config.namespace.as_deref(), variable.as_deref());
-    if !is_namespace(namespace) {
-        bail!("{namespace:?} is not the name of a namespace; name the server's with --namespace");
-    }
+    check_namespace(namespace)?;
     Ok(namespace.to_owned())
+}
+
+/// Fails if it cannot be the name of a namespace.
+pub(crate) fn check_namespace(name: &str) -> anyhow::Result<()> {
+    if !is_namespace(name) {
+        bail!("{name:?} is not the name of a namespace; name the server's with --namespace");
+    }
+    Ok(())
 }
 
 /// The first that says something.
@@ -62,10 +96,10 @@ fn is_namespace(name: &str) -> bool {
         && !name.ends_with('-')
 }
 
-fn read(path: &Path) -> anyhow::Result<ClientConfig> {
+fn read<T: DeserializeOwned + Default>(path: &Path) -> anyhow::Result<T> {
     let cannot = || format!("cannot read the settings in {}", path.display());
     let file = match File::open(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(ClientConfig::default()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(T::default()),
         opened => opened.with_context(cannot)?,
     };
     let mut text = String::new();
@@ -108,13 +142,13 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let said = |text: &str| {
             std::fs::write(file.path(), text).unwrap();
-            read(file.path())
+            read::<ClientConfig>(file.path())
         };
         let config = said(r#"{"namespace":"n","cacert":"/ca","colorized":"false"}"#).unwrap();
         let expected = ClientConfig { namespace: Some("n".to_owned()), cacert: Some("/ca".into()) };
         assert_eq!(config, expected);
         assert_eq!(said("{}").unwrap(), ClientConfig::default());
         assert!(said("{").unwrap_err().to_string().contains("mend or remove"));
-        assert_eq!(read(Path::new("/proc/none")).unwrap(), ClientConfig::default());
+        assert_eq!(read::<ClientConfig>(Path::new("/proc/none")).unwrap(), ClientConfig::default());
     }
 }

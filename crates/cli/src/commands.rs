@@ -2,16 +2,24 @@
 
 pub(crate) mod backup;
 mod backup_location;
+mod bug;
+mod client;
 mod completion;
+mod debug;
 mod demo;
 mod install;
+mod man;
+mod migrate;
 mod plugin;
+mod repo;
 mod restore;
+mod schedule;
 mod server;
 mod snapshot_location;
+mod uninstall;
+mod verbs;
 mod version;
 
-use crate::args::Args;
 use crate::exit::Exit;
 
 /// What to do.
@@ -21,26 +29,53 @@ pub(crate) enum Command {
     BackupLocation(backup_location::Args),
     SnapshotLocation(snapshot_location::Args),
     Restore(restore::Args),
-    Install(install::Args),
+    Schedule(schedule::Args),
+    Repo(repo::Args),
+    Get(verbs::GetArgs),
+    Create(verbs::CreateArgs),
+    Describe(verbs::DescribeArgs),
+    Delete(verbs::DeleteArgs),
+    Logs(verbs::LogsArgs),
+    Install(Box<install::Args>),
+    Uninstall(uninstall::Args),
+    Migrate(migrate::Args),
     Demo(demo::Args),
     Plugin(plugin::Args),
     Server(Box<server::Args>),
+    Client(client::Args),
     Version(version::Args),
+    Debug(debug::Args),
+    Bug(bug::Args),
     Completion(completion::Args),
+    Man(man::Args),
 }
 
 /// Runs a command to its end.
-pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
-    match args.command {
+pub(crate) async fn run(command: Command) -> anyhow::Result<Exit> {
+    match command {
         Command::Backup(command) => backup::run(command).await,
         Command::BackupLocation(command) => backup_location::run(command).await,
         Command::SnapshotLocation(command) => snapshot_location::run(command).await,
         Command::Restore(command) => restore::run(command).await,
-        Command::Install(command) => install::run(command).await,
+        Command::Schedule(command) => schedule::run(command).await,
+        Command::Repo(command) => repo::run(command).await,
+        // Boxed, since it is the same function again, once.
+        Command::Get(command) => Box::pin(run(command.into())).await,
+        Command::Create(command) => Box::pin(run(command.into())).await,
+        Command::Describe(command) => Box::pin(run(command.into())).await,
+        Command::Delete(command) => Box::pin(run(command.into())).await,
+        Command::Logs(command) => Box::pin(run(command.into())).await,
+        Command::Install(command) => install::run(*command).await,
+        Command::Uninstall(command) => uninstall::run(command).await,
+        Command::Migrate(command) => migrate::run(command).await,
         Command::Demo(command) => demo::run(command).await,
         Command::Plugin(command) => plugin::run(command).await,
         Command::Server(command) => server::run(*command).await,
-        Command::Version(version::Args {}) => version::run(),
+        Command::Client(command) => client::run(&command),
+        Command::Version(command) => version::run(&command).await,
+        Command::Debug(command) => debug::run(&command).await,
+        Command::Bug(bug::Args {}) => bug::run(),
         Command::Completion(command) => completion::run(&command),
+        Command::Man(command) => man::run(&command),
     }
 }

@@ -1,5 +1,5 @@
-//! `describe` for backups and restores: what is known of one, in the cluster and in its storage
-//! location.
+//! `describe` of all kinds: what is known of an object, in the cluster and, of a backup or restore, in
+//! its storage location.
 
 pub(crate) mod document;
 pub(crate) mod section;
@@ -16,10 +16,11 @@ use crate::args::{InstallationArgs, TrustArgs};
 use crate::download::Downloads;
 use crate::exit::{Exit, until_asked_to_end};
 use crate::installation::Installation;
-use crate::output::Spinner;
+use crate::listing::{self, Kind};
+use crate::output::{self, Spinner};
 use crate::run::Run;
+use crate::table;
 use crate::transfer::{self, Transfer};
-use crate::{listing, output};
 
 /// How long the server may take for each file; they are asked for all at once.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -38,13 +39,48 @@ pub(crate) type Fetched<T> = Result<T, String>;
 /// What plugins do with the volumes of a run, or why that is not known.
 pub(crate) type Transfers = Fetched<Vec<Transfer>>;
 
-/// What can be described.
-pub(crate) trait Described: Run {
+/// Flags of a command that describes objects.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Those to describe [default: all]
+    names: Vec<String>,
+
+    /// Describe only those with these labels
+    #[arg(short = 'l', long, value_name = "SELECTOR", conflicts_with = "names")]
+    selector: Option<String>,
+
+    /// How to print it
+    #[arg(short, long, value_name = "FORMAT", default_value = "plaintext")]
+    output: Format,
+}
+
+/// Flags of a command that describes runs.
+#[derive(Debug, clap::Args)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    which: Args,
+
+    /// Show every object, volume and operation as well
+    #[arg(long)]
+    details: bool,
+
+    #[command(flatten)]
+    trust: TrustArgs,
+}
+
+/// An object of which the cluster knows everything.
+pub(crate) trait Described: Kind {
+    /// For people.
+    fn text(&self) -> String;
+
+    /// For programs.
+    fn json(&self) -> Value;
+}
+
+/// A run, of which the storage location knows the rest.
+pub(crate) trait DescribedRun: Run {
     /// What the storage location holds of it. A file that was not asked for is nothing.
     type Files: Default;
-
-    /// The storage location that holds its files.
-    async fn location(&self, installation: &Installation) -> anyhow::Result<String>;
 
     /// Downloads what is needed, all files at once.
     async fn fetch(&self, downloads: &Downloads, details: bool) -> Self::Files;
@@ -56,72 +92,130 @@ pub(crate) trait Described: Run {
     fn json(&self, files: &Self::Files, transfers: &Transfers, details: bool) -> Value;
 }
 
-/// What a user wants to see.
-pub(crate) struct Wish<'a> {
-    pub(crate) names: &'a [String],
-    pub(crate) selector: Option<&'a str>,
-    pub(crate) details: bool,
-    pub(crate) output: Format,
-    pub(crate) trust: &'a TrustArgs,
-}
-
+/// Describes objects.
 pub(crate) async fn run<D: Described>(
-    wish: Wish<'_>,
+    args: &Args,
     installation: &InstallationArgs,
 ) -> anyhow::Result<Exit> {
-    let Wish { names, selector, details, .. } = wish;
     let installation = Installation::connect(installation).await?;
-    let mut found: Vec<D> = listing::find(&installation, names, selector).await?;
-    if names.is_empty() {
-        listing::sort_series(&mut found);
+    let mut page = Page::new(args);
+    for one in find::<D>(args, &installation).await? {
+        page.add(|| one.text(), || one.json())?;
     }
+    page.finish::<D>(&installation)
+}
+
+/// Describes runs.
+pub(crate) async fn run_runs<D: DescribedRun>(
+    args: &RunArgs,
+    installation: &InstallationArgs,
+) -> anyhow::Result<Exit> {
+    let RunArgs { which, details, trust } = args;
+    let installation = Installation::connect(installation).await?;
     let asked_to_end = until_asked_to_end()?;
     tokio::pin!(asked_to_end);
-    let mut documents = Vec::new();
-    let mut is_first = true;
+    let mut page = Page::new(which);
     let mut is_silent = false;
-    for one in &found {
+    for one in find::<D>(which, &installation).await? {
         let location = one.location(&installation).await?;
-        let downloads = Downloads::new(&installation, &location, wish.trust, PATIENCE).await?;
+        let downloads = Downloads::new(&installation, &location, trust, PATIENCE).await?;
         if is_silent {
             downloads.expect_silence();
         }
-        let known =
-            async { tokio::join!(fetch(one, &downloads, details), transfers(&installation, one)) };
         let (files, transfers) = tokio::select! {
             // Boxed, since several downloads at once are large.
-            known = Box::pin(known) => known,
+            known = Box::pin(known(&installation, &one, &downloads, *details)) => known,
             exit = &mut asked_to_end => {
                 downloads.abandon().await;
                 return Ok(exit);
             }
         };
         is_silent = downloads.is_silent();
-        match wish.output {
-            Format::Plaintext => {
-                let gap = if is_first { "" } else { "\n\n" };
-                let text = one.text(&files, &transfers, details);
-                output::data(format_args!("{gap}{text}"))?;
-                is_first = false;
-            }
-            Format::Json => documents.push(one.json(&files, &transfers, details)),
-        }
+        page.add(
+            || one.text(&files, &transfers, *details),
+            || one.json(&files, &transfers, *details),
+        )?;
     }
-    if wish.output == Format::Json {
-        let document = match <[Value; 1]>::try_from(documents) {
-            Ok([document]) if names.len() == 1 => document,
-            Ok(one) => one.to_vec().into(),
-            Err(documents) => documents.into(),
-        };
-        output::data(format_args!("{document:#}\n"))?;
-    } else if found.is_empty() {
-        let namespace = installation.namespace();
-        output::say(format_args!("no {}s in namespace `{namespace}`", D::NOUN));
-    }
-    Ok(Exit::Success)
+    page.finish::<D>(&installation)
 }
 
-async fn fetch<D: Described>(one: &D, downloads: &Downloads, details: bool) -> D::Files {
+/// All that is known of a run, for people.
+pub(crate) async fn in_full<D: DescribedRun>(
+    installation: &Installation,
+    one: &D,
+    downloads: &Downloads,
+) -> String {
+    let (files, transfers) = known(installation, one, downloads, true).await;
+    one.text(&files, &transfers, true)
+}
+
+async fn find<K: Kind>(args: &Args, installation: &Installation) -> anyhow::Result<Vec<K>> {
+    let mut found = listing::find(installation, &args.names, args.selector.as_deref()).await?;
+    // Those that were named stay in the user's order.
+    if args.names.is_empty() {
+        table::sort(&mut found);
+    }
+    Ok(found)
+}
+
+/// What is printed: texts one after the other, or one document.
+struct Page {
+    output: Format,
+    /// Whether one object was asked for, so that it is no list.
+    is_one: bool,
+    count: usize,
+    documents: Vec<Value>,
+}
+
+impl Page {
+    fn new(args: &Args) -> Self {
+        let Args { names, output, .. } = args;
+        Self { output: *output, is_one: names.len() == 1, count: 0, documents: Vec::new() }
+    }
+
+    fn add(
+        &mut self,
+        text: impl FnOnce() -> String,
+        document: impl FnOnce() -> Value,
+    ) -> anyhow::Result<()> {
+        match self.output {
+            Format::Plaintext => {
+                let gap = if self.count == 0 { "" } else { "\n\n" };
+                output::data(format_args!("{gap}{}", text()))?;
+            }
+            Format::Json => self.documents.push(document()),
+        }
+        self.count += 1;
+        Ok(())
+    }
+
+    fn finish<K: Kind>(self, installation: &Installation) -> anyhow::Result<Exit> {
+        if self.output == Format::Json {
+            let document = match <[Value; 1]>::try_from(self.documents) {
+                Ok([document]) if self.is_one => document,
+                Ok(one) => one.to_vec().into(),
+                Err(documents) => documents.into(),
+            };
+            output::data(format_args!("{document:#}\n"))?;
+        } else if self.count == 0 {
+            let namespace = installation.namespace();
+            output::say(format_args!("no {} in namespace `{namespace}`", K::PLURAL));
+        }
+        Ok(Exit::Success)
+    }
+}
+
+/// What the storage location and the plugins know of a run.
+async fn known<D: DescribedRun>(
+    installation: &Installation,
+    one: &D,
+    downloads: &Downloads,
+    details: bool,
+) -> (D::Files, Transfers) {
+    tokio::join!(fetch(one, downloads, details), transfers(installation, one))
+}
+
+async fn fetch<D: DescribedRun>(one: &D, downloads: &Downloads, details: bool) -> D::Files {
     if one.has_files().is_err() {
         return D::Files::default();
     }
@@ -129,7 +223,7 @@ async fn fetch<D: Described>(one: &D, downloads: &Downloads, details: bool) -> D
     one.fetch(downloads, details).await
 }
 
-async fn transfers<D: Described>(installation: &Installation, one: &D) -> Transfers {
+async fn transfers<D: DescribedRun>(installation: &Installation, one: &D) -> Transfers {
     let found = transfer::of::<D>(installation, &one.name_any()).await;
     found.map_err(|error| output::one_line(&error))
 }

@@ -28,7 +28,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::args::TrustArgs;
 use crate::installation::{Installation, is_transient};
-use crate::output::harmless;
+use crate::output::{self, harmless};
 use crate::trust;
 
 #[cfg(test)]
@@ -39,6 +39,8 @@ const ERROR_ANNOTATION: &str = "bowline.io/error";
 /// How often the server's answer is looked for: soon, then less and less.
 const FIRST_PAUSE: Duration = Duration::from_millis(25);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// After this long it is said that the server is waited for.
+const SILENT_FOR: Duration = Duration::from_secs(3);
 /// How long a connection may take, and how long it may be silent.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 const SILENCE_LIMIT: Duration = Duration::from_mins(1);
@@ -61,6 +63,8 @@ pub(crate) struct Downloads {
     requests: Mutex<BTreeSet<String>>,
     /// The server did not answer once; it is not waited for again.
     is_silent: AtomicBool,
+    /// It was said that the server is waited for.
+    has_said: AtomicBool,
 }
 
 impl Downloads {
@@ -93,6 +97,7 @@ impl Downloads {
             patience,
             requests: Mutex::default(),
             is_silent: AtomicBool::new(false),
+            has_said: AtomicBool::new(false),
         })
     }
 
@@ -180,9 +185,17 @@ impl Downloads {
             .ask("ask the server for the file", api.create(&PostParams::default(), &created))
             .await?;
 
-        let deadline = Instant::now() + self.patience;
+        let began = Instant::now();
+        let deadline = began + self.patience;
         let mut pause = FIRST_PAUSE;
         loop {
+            if began.elapsed() >= SILENT_FOR && !self.has_said.swap(true, Ordering::Relaxed) {
+                output::say(format_args!(
+                    "the server in namespace `{}` has not answered yet; waiting for up to {}",
+                    self.installation.namespace(),
+                    bowline_api::Duration::from(self.patience),
+                ));
+            }
             let is_last = Instant::now() >= deadline;
             match timeout_at(deadline + LONGEST_PAUSE, api.get(request)).await {
                 Ok(Ok(request)) => {

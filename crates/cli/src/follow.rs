@@ -10,9 +10,10 @@ use tokio::time::sleep;
 
 use crate::exit::{Exit, until_asked_to_end};
 use crate::installation::Installation;
-use crate::listing::{Format, Kind};
+use crate::listing::Kind;
 use crate::output;
 use crate::run::{Run, Stage};
+use crate::table::Format;
 use crate::transfer::{self, Tally};
 
 /// How often it is looked for changes.

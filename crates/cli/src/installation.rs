@@ -8,7 +8,7 @@ use kube::{Api, Client, Resource};
 use tokio::time::timeout;
 
 use crate::args::InstallationArgs;
-use crate::{client_config, cluster};
+use crate::{client_config, cluster, program};
 
 /// How long the API server may take for an answer.
 pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(30);
@@ -53,7 +53,7 @@ impl Installation {
 
     /// A command that the user may want to run next, for the same installation.
     pub(crate) fn hint(&self, command: &str) -> String {
-        format!("`bowline {command}{}`", self.flag)
+        format!("`{} {command}{}`", program::name(), self.flag)
     }
 
     /// Waits for an answer of the API server, for a limited time. `doing` is what it is for:

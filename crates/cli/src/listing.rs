@@ -1,27 +1,27 @@
-//! Finds the objects that a command is about, and prints them.
+//! The objects that a command is about: finds, creates, changes and deletes them.
 
-use std::cmp::Reverse;
 use std::fmt::Debug;
 
 use anyhow::{Context as _, bail};
-use bowline_api::{Backup, BackupStorageLocation, Restore, Schedule, VolumeSnapshotLocation};
+use bowline_api::{
+    Backup, BackupRepository, BackupStorageLocation, Restore, Schedule, VolumeSnapshotLocation,
+};
 use bowline_store::BackupName;
 use k8s_openapi::api::core::v1::Namespace;
-use kube::api::{DeleteParams, ListParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::core::NamespaceResourceScope;
 use kube::{Resource, ResourceExt as _};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
+use crate::args::InstallationArgs;
 use crate::exit::Exit;
-use crate::installation::{Installation, is_not_found};
-use crate::output;
-use crate::sheet::NONE;
+use crate::installation::{Installation, is_already_there, is_not_found};
+use crate::{client_config, output};
 
 /// Objects in one answer of the API server.
 const PAGE: u32 = 500;
-/// The digits of the time in the name of a scheduled backup.
-const DIGITS: usize = 14;
 /// More answers than any list has.
 const MOST_PAGES: usize = 10_000;
 
@@ -33,35 +33,47 @@ pub(crate) trait Kind:
     + DeserializeOwned
     + Serialize
 {
-    /// What users call one.
+    /// What users call one, and several.
     const NOUN: &'static str;
-    /// What they type to see all.
-    const LISTED_BY: &'static str;
+    const PLURAL: &'static str;
+    /// What they type before the verb.
+    const COMMAND: &'static str;
 }
 
 impl Kind for Backup {
     const NOUN: &'static str = "backup";
-    const LISTED_BY: &'static str = "bowline backup get";
+    const PLURAL: &'static str = "backups";
+    const COMMAND: &'static str = "backup";
 }
 
 impl Kind for Restore {
     const NOUN: &'static str = "restore";
-    const LISTED_BY: &'static str = "bowline restore get";
-}
-
-impl Kind for BackupStorageLocation {
-    const NOUN: &'static str = "backup location";
-    const LISTED_BY: &'static str = "bowline backup-location get";
-}
-
-impl Kind for VolumeSnapshotLocation {
-    const NOUN: &'static str = "volume snapshot location";
-    const LISTED_BY: &'static str = "bowline snapshot-location get";
+    const PLURAL: &'static str = "restores";
+    const COMMAND: &'static str = "restore";
 }
 
 impl Kind for Schedule {
     const NOUN: &'static str = "schedule";
-    const LISTED_BY: &'static str = "kubectl get schedules.velero.io -A";
+    const PLURAL: &'static str = "schedules";
+    const COMMAND: &'static str = "schedule";
+}
+
+impl Kind for BackupStorageLocation {
+    const NOUN: &'static str = "backup location";
+    const PLURAL: &'static str = "backup locations";
+    const COMMAND: &'static str = "backup-location";
+}
+
+impl Kind for VolumeSnapshotLocation {
+    const NOUN: &'static str = "snapshot location";
+    const PLURAL: &'static str = "snapshot locations";
+    const COMMAND: &'static str = "snapshot-location";
+}
+
+impl Kind for BackupRepository {
+    const NOUN: &'static str = "repository";
+    const PLURAL: &'static str = "repositories";
+    const COMMAND: &'static str = "repo";
 }
 
 /// The object of that name.
@@ -69,10 +81,10 @@ pub(crate) async fn get<K: Kind>(installation: &Installation, name: &str) -> any
     match get_opt(installation, name).await? {
         Some(object) => Ok(object),
         None => bail!(
-            "there is no {} `{name}` in namespace `{}`; `{}` lists those that there are",
+            "there is no {} `{name}` in namespace `{}`; {} lists those that there are",
             K::NOUN,
             installation.namespace(),
-            K::LISTED_BY,
+            installation.hint(&format!("{} get", K::COMMAND)),
         ),
     }
 }
@@ -94,6 +106,46 @@ pub(crate) async fn get_opt<K: Kind>(
         }
     };
     installation.ask(&doing, request).await
+}
+
+/// Creates an object. Nothing if there is one of that name.
+pub(crate) async fn create<K: Kind>(
+    installation: &Installation,
+    object: &K,
+) -> anyhow::Result<Option<K>> {
+    let api = installation.api::<K>();
+    let params = PostParams::default();
+    let request = async {
+        match api.create(&params, object).await {
+            Err(error) if is_already_there(&error) => Ok(None),
+            created => created.map(Some),
+        }
+    };
+    let doing = format!("create {} `{}`", K::NOUN, object.name_any());
+    installation.ask(&doing, request).await
+}
+
+/// Creates an object that must be new, and says so.
+pub(crate) async fn add<K: Kind>(installation: &Installation, object: &K) -> anyhow::Result<Exit> {
+    let (noun, name) = (K::NOUN, object.name_any());
+    let hint = installation.hint(&format!("{} get {name}", K::COMMAND));
+    if create(installation, object).await?.is_none() {
+        bail!("there is a {noun} `{name}` already; see {hint}");
+    }
+    output::say(format_args!("{noun} `{name}` is created; see {hint}"));
+    Ok(Exit::Success)
+}
+
+/// Changes these fields of an object and no others.
+pub(crate) async fn change<K: Kind>(
+    installation: &Installation,
+    name: &str,
+    fields: &Value,
+) -> anyhow::Result<K> {
+    let api = installation.api::<K>();
+    let (params, patch) = (PatchParams::default(), Patch::Merge(fields));
+    let doing = format!("change {} `{name}`", K::NOUN);
+    installation.ask(&doing, api.patch(name, &params, &patch)).await
 }
 
 /// Deletes an object; one that is gone already is as good.
@@ -141,7 +193,7 @@ async fn list<K: Kind>(
     params.label_selector = selector.map(str::to_owned);
     let mut found = Vec::new();
     for _ in 0..MOST_PAGES {
-        let doing = format!("list the {}s", K::NOUN);
+        let doing = format!("list the {}", K::PLURAL);
         let page = installation.ask(&doing, api.list(&params)).await?;
         found.extend(page.items);
         params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
@@ -152,7 +204,7 @@ async fn list<K: Kind>(
             return Ok(found);
         }
     }
-    bail!("the list of {}s does not end", K::NOUN)
+    bail!("the list of {} does not end", K::PLURAL)
 }
 
 /// A list in a namespace that does not exist is empty, too. Who may not look is not told.
@@ -176,49 +228,15 @@ pub(crate) enum ObjectFormat {
     Yaml,
 }
 
-/// How objects are printed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Format {
-    /// For people
-    Table,
-    /// The objects, for programs
-    Json,
-    /// The same in YAML
-    Yaml,
-}
-
-impl Format {
-    /// The format for programs, if it is one.
-    pub(crate) fn for_programs(self) -> Option<ObjectFormat> {
-        match self {
-            Self::Table => None,
-            Self::Json => Some(ObjectFormat::Json),
-            Self::Yaml => Some(ObjectFormat::Yaml),
-        }
-    }
-}
-
-/// Prints the objects that were found: one if one was named, else a list or a table.
-pub(crate) fn show<K: Kind>(
-    installation: &Installation,
-    mut objects: Vec<K>,
-    names: &[String],
-    format: Format,
-    table: impl FnOnce(&[K]) -> String,
+/// Prints an object instead of creating it.
+pub(crate) fn print_instead<K: Kind>(
+    mut object: K,
+    installation: &InstallationArgs,
+    format: ObjectFormat,
 ) -> anyhow::Result<Exit> {
-    let text = match format.for_programs() {
-        Some(format) if names.len() == 1 && objects.len() == 1 => {
-            print_one(objects.remove(0), format)?
-        }
-        Some(format) => print_list(objects, format)?,
-        None if objects.is_empty() => {
-            let namespace = installation.namespace();
-            output::say(format_args!("no {}s in namespace `{namespace}`", K::NOUN));
-            return Ok(Exit::Success);
-        }
-        None => table(&objects),
-    };
-    output::data(text)?;
+    let namespace = client_config::namespace(installation.namespace.as_deref())?;
+    object.meta_mut().namespace = Some(namespace);
+    output::data(print_one(object, format)?)?;
     Ok(Exit::Success)
 }
 
@@ -259,91 +277,5 @@ pub(crate) fn print(value: &impl Serialize, format: ObjectFormat) -> anyhow::Res
             }
             Ok(text)
         }
-    }
-}
-
-/// Which labels a table shows.
-#[derive(Clone, Debug, Default, clap::Args)]
-pub(crate) struct LabelColumns {
-    /// Show these labels as columns; several separated by commas
-    #[arg(short = 'L', long, value_name = "LABELS", value_delimiter = ',')]
-    label_columns: Vec<String>,
-
-    /// Show all labels in the last column
-    #[arg(long)]
-    show_labels: bool,
-}
-
-/// Objects as rows under headings.
-pub(crate) fn table<K: Kind, const N: usize>(
-    objects: &[K],
-    header: [&str; N],
-    row: impl Fn(&K) -> [String; N],
-    labels: &LabelColumns,
-) -> String {
-    table_of(objects, header.to_vec(), |object| row(object).to_vec(), labels)
-}
-
-/// The same, where the number of columns depends on the user.
-pub(crate) fn table_of<K: Kind>(
-    objects: &[K],
-    header: Vec<&str>,
-    row: impl Fn(&K) -> Vec<String>,
-    labels: &LabelColumns,
-) -> String {
-    let mut header: Vec<String> = header.into_iter().map(str::to_owned).collect();
-    // kubectl's heading is what follows the slash.
-    let heading = |key: &String| key.rsplit('/').next().unwrap_or_default().to_uppercase();
-    header.extend(labels.label_columns.iter().map(heading));
-    header.extend(labels.show_labels.then(|| "LABELS".to_owned()));
-    let none = || NONE.to_owned();
-    let row = |object: &K| {
-        let mut cells = row(object);
-        let value = |key| object.labels().get(key).cloned().unwrap_or_else(none);
-        cells.extend(labels.label_columns.iter().map(value));
-        if labels.show_labels {
-            let all = object.labels().iter().map(|(key, value)| format!("{key}={value}"));
-            let all = all.collect::<Vec<_>>().join(",");
-            cells.push(if all.is_empty() { none() } else { all });
-        }
-        cells.iter().map(|cell| output::harmless(cell)).collect::<Vec<_>>()
-    };
-    output::rows_under(&header, objects.iter().map(row).collect())
-}
-
-/// Sorts by name; those that are named after their time from the newest to the oldest.
-pub(crate) fn sort_series<K: Kind>(objects: &mut [K]) {
-    objects.sort_by_cached_key(|object| {
-        let name = object.name_any();
-        match series(&name) {
-            Some((series, time)) => (series.to_owned(), Some(Reverse(time.to_owned()))),
-            None => (name, None),
-        }
-    });
-}
-
-/// The name of a series, and the time of one of it.
-fn series(name: &str) -> Option<(&str, &str)> {
-    let (series, time) = name.rsplit_once('-')?;
-    let is_time = time.len() == DIGITS && time.bytes().all(|b| b.is_ascii_digit());
-    is_time.then_some((series, time))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_series_is_listed_from_its_newest_member() {
-        let mut backups: Vec<Backup> =
-            ["b", "a-20260101000000", "a", "a-20260102000000", "a-2026", "a-b-20260103000000"]
-                .map(|name| Backup::new(name, bowline_api::BackupSpec::default()))
-                .into();
-        sort_series(&mut backups);
-        let names: Vec<String> = backups.iter().map(kube::ResourceExt::name_any).collect();
-        assert_eq!(
-            names,
-            ["a", "a-20260102000000", "a-20260101000000", "a-2026", "a-b-20260103000000", "b"]
-        );
     }
 }

@@ -1,83 +1,151 @@
-//! Prints the log of a backup or restore, while it is downloaded.
+//! `logs` of backups and restores: prints a log while it is downloaded.
+//!
+//! A log is in the storage location when all items are through, and is written there again, longer, at
+//! the end. Who follows is shown both.
 
 use std::io::{self, IsTerminal as _, Read, Write};
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow};
-use bowline_api::download_request::DownloadTargetKind;
+use anyhow::{Context as _, bail};
 use bowline_store::decode::{self, Limits};
-use tokio::sync::oneshot;
+use kube::ResourceExt as _;
+use tokio::sync::mpsc;
 
-use crate::args::TrustArgs;
+use crate::args::{InstallationArgs, TrustArgs};
 use crate::download::{Body, Downloads};
 use crate::exit::{Exit, until_asked_to_end};
 use crate::installation::Installation;
-use crate::output::Harmless;
+use crate::output::{self, Harmless};
+use crate::run::{Run, Stage};
+use crate::{flags, listing, wait};
 
 /// Far more than a log has. Lines that repeat compress without end, so that the ratio says nothing.
 const LIMITS: Limits = Limits { packed: 4 << 30, unpacked: 256 << 30, ratio: u64::MAX };
 const BUFFER: usize = 64 << 10;
 
-/// Which log, and where from.
-pub(crate) struct Log<'a> {
-    /// What users call what it is of.
-    pub(crate) noun: &'static str,
-    /// Of which one it is.
-    pub(crate) name: &'a str,
-    pub(crate) kind: DownloadTargetKind,
-    /// The storage location.
-    pub(crate) location: &'a str,
-    /// How long the server may take to hand it out.
-    pub(crate) timeout: Duration,
-    pub(crate) trust: &'a TrustArgs,
+/// Flags of a command that prints a log.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Whose log to print
+    name: String,
+
+    /// Wait until the log is in the storage location, say how the run goes meanwhile, and print the
+    /// rest when it is over
+    #[arg(short, long)]
+    follow: bool,
+
+    /// How long the server may take to hand it out
+    #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = flags::timeout)]
+    timeout: Duration,
+
+    #[command(flatten)]
+    trust: TrustArgs,
 }
 
-pub(crate) async fn print(installation: &Installation, log: Log<'_>) -> anyhow::Result<Exit> {
-    let Log { noun, name, kind, location, timeout, trust } = log;
-    let downloads = Downloads::new(installation, location, trust, timeout).await?;
+pub(crate) async fn run<R: Run>(
+    args: Args,
+    installation: &InstallationArgs,
+) -> anyhow::Result<Exit> {
+    let installation = Installation::connect(installation).await?;
+    let found: R = listing::get(&installation, &args.name).await?;
     let asked_to_end = until_asked_to_end()?;
-    let printed = async { print_body(downloads.open(kind, name, LIMITS.packed).await?).await };
-    tokio::select! {
-        printed = printed => {
-            printed.with_context(|| format!("cannot print the log of {noun} `{name}`"))?;
-            Ok(Exit::Success)
+    tokio::pin!(asked_to_end);
+    let run = if args.follow && found.has_files().is_err() {
+        tokio::select! {
+            // Boxed, since what it asks for is large.
+            run = Box::pin(until_it_has_a_log(&installation, &found)) => run?,
+            exit = &mut asked_to_end => return Ok(exit),
         }
-        exit = asked_to_end => {
+    } else {
+        found
+    };
+    if let Err(reason) = run.has_files() {
+        let waits = !run.summary().stage.is_over();
+        let hint = if waits { "; --follow waits for it" } else { "" };
+        bail!("{} `{}` has no log yet: {reason}{hint}", R::NOUN, args.name);
+    }
+    let location = run.location(&installation).await?;
+    let downloads = Downloads::new(&installation, &location, &args.trust, args.timeout).await?;
+    let printed = async {
+        let printed = print::<R>(&downloads, &args.name, 0).await?;
+        if args.follow && !run.summary().stage.is_over() {
+            let asides = &mut mpsc::channel(1).1;
+            wait::until_over(&installation, &run, asides).await?;
+            print::<R>(&downloads, &args.name, printed).await?;
+        }
+        Ok(Exit::Success)
+    };
+    tokio::select! {
+        exit = Box::pin(printed) => exit,
+        exit = &mut asked_to_end => {
             downloads.abandon().await;
             Ok(exit)
         }
     }
 }
 
-/// Unpacks and prints while the rest is on its way.
-async fn print_body(body: Body) -> anyhow::Result<()> {
-    let (reader, download) = body.into_reader();
-    let (done, printed) = oneshot::channel();
-    // A thread of its own, not one of the runtime's: whoever reads may pause for hours and then leave
-    // with Ctrl-C, and nobody waits for this one.
-    std::thread::Builder::new()
-        .name("print the log".to_owned())
-        .spawn(move || {
-            let stdout = io::stdout();
-            let unpacked = if stdout.is_terminal() {
-                unpack(reader, &mut Harmless::new(stdout))
-            } else {
-                unpack(reader, &mut { stdout })
-            };
-            let _ = done.send(unpacked);
-        })
-        .context("cannot start a thread")?;
-    let downloaded = download.await;
-    let printed = printed.await;
-    // A download that broke off looks like damage to the one who unpacks.
-    downloaded?;
-    printed.unwrap_or_else(|_| Err(anyhow!("it was not printed to its end")))
+async fn until_it_has_a_log<R: Run>(installation: &Installation, run: &R) -> anyhow::Result<R> {
+    if run.summary().stage != Stage::Refused {
+        output::say(format_args!(
+            "the log of {} `{}` is in the storage location when all items are {}; waiting for that",
+            R::NOUN,
+            run.name_any(),
+            R::PARTICIPLE,
+        ));
+    }
+    let is_enough = |run: &R| run.has_files().is_ok() || run.summary().stage.is_over();
+    wait::until(installation, run, &mut mpsc::channel(1).1, is_enough).await
 }
 
-/// Prints what is read when it is unpacked. Somebody who does not want to see more is no error.
-fn unpack(packed: impl Read, to: &mut impl Write) -> anyhow::Result<()> {
+/// Prints a log but for so many bytes, which were printed before. Returns how long it is.
+async fn print<R: Run>(downloads: &Downloads, name: &str, skip: u64) -> anyhow::Result<u64> {
+    let printed =
+        async { print_body(downloads.open(R::LOG, name, LIMITS.packed).await?, skip).await };
+    printed.await.with_context(|| format!("cannot print the log of {} `{name}`", R::NOUN))
+}
+
+/// The log of a run, as far as it is not longer than this.
+pub(crate) async fn read<R: Run>(
+    downloads: &Downloads,
+    name: &str,
+    limit: u64,
+) -> anyhow::Result<Vec<u8>> {
+    let mut body = downloads.open(R::LOG, name, LIMITS.packed.min(limit)).await?;
+    let mut packed = Vec::new();
+    while let Some(piece) = body.next().await? {
+        packed.extend_from_slice(&piece);
+    }
+    let unpacked = tokio::task::spawn_blocking(move || {
+        let mut text = Vec::new();
+        decode::gunzip(&packed[..], LIMITS).take(limit).read_to_end(&mut text)?;
+        Ok::<_, io::Error>(text)
+    });
+    unpacked
+        .await
+        .context("it could not be read")?
+        .map_err(|error| decode::Error::from(error).into())
+}
+
+/// Unpacks and prints while the rest is on its way.
+async fn print_body(body: Body, skip: u64) -> anyhow::Result<u64> {
+    let printed = body.read_on_the_side("print the log", move |reader| {
+        let stdout = io::stdout();
+        if stdout.is_terminal() {
+            unpack(reader, &mut Harmless::new(stdout), skip)
+        } else {
+            unpack(reader, &mut { stdout }, skip)
+        }
+    });
+    printed.await
+}
+
+/// Prints what is read when it is unpacked, but for the beginning, and returns how much that is with
+/// the beginning. Somebody who does not want to see more is no error.
+fn unpack(packed: impl Read, to: &mut impl Write, skip: u64) -> anyhow::Result<u64> {
+    let cannot = "cannot write to standard output";
     let mut unpacked = decode::gunzip(packed, LIMITS);
     let mut buffer = vec![0; BUFFER];
+    let mut length = 0;
     loop {
         let read = match unpacked.read(&mut buffer) {
             Ok(0) => break,
@@ -85,16 +153,18 @@ fn unpack(packed: impl Read, to: &mut impl Write) -> anyhow::Result<()> {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(decode::Error::from(error).into()),
         };
-        match to.write_all(&buffer[..read]) {
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
-            written => written.context("cannot write to standard output")?,
+        let known = usize::try_from(skip.saturating_sub(length)).unwrap_or(read).min(read);
+        length += read as u64;
+        match to.write_all(&buffer[known..read]) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(length),
+            written => written.context(cannot)?,
         }
     }
     match to.flush() {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(anyhow::Error::new(error).context("cannot write to standard output"))
+            Err(anyhow::Error::new(error).context(cannot))
         }
-        _ => Ok(()),
+        _ => Ok(length),
     }
 }
 
@@ -119,15 +189,26 @@ mod tests {
         for size in [1, 7, 1 << 20] {
             let pieces = packed.chunks(size).map(Bytes::copy_from_slice);
             let mut printed = Vec::new();
-            unpack(Reader::of(pieces), &mut printed).unwrap();
+            assert_eq!(unpack(Reader::of(pieces), &mut printed, 0).unwrap(), log.len() as u64);
             assert_eq!(String::from_utf8(printed).unwrap(), log);
+        }
+    }
+
+    #[test]
+    fn what_was_printed_before_is_not_printed_again() {
+        let packed = packed("one\ntwo\n");
+        for (skip, expected) in [(0, "one\ntwo\n"), (4, "two\n"), (8, ""), (100, "")] {
+            let mut printed = Vec::new();
+            let pieces = [Bytes::from(packed.clone())];
+            assert_eq!(unpack(Reader::of(pieces), &mut printed, skip).unwrap(), 8);
+            assert_eq!(String::from_utf8(printed).unwrap(), expected);
         }
     }
 
     #[test]
     fn a_log_that_ends_early_is_damaged() {
         let cut = Bytes::from(packed("line\n")).slice(..12);
-        let error = unpack(Reader::of([cut]), &mut Vec::new()).unwrap_err();
+        let error = unpack(Reader::of([cut]), &mut Vec::new(), 0).unwrap_err();
         assert_eq!(error.to_string(), "it is damaged");
     }
 }

@@ -10,6 +10,7 @@ mod cancel;
 mod client_config;
 mod cluster;
 mod commands;
+mod complete;
 mod confirm;
 mod describe;
 mod download;
@@ -20,11 +21,18 @@ mod installation;
 mod listing;
 mod logs;
 mod moment;
+mod open_runs;
 mod output;
 mod pace;
+mod program;
+mod redact;
 mod run;
+mod selection;
 mod selector;
+mod server_deployment;
+mod server_status;
 mod sheet;
+mod table;
 mod transfer;
 mod trust;
 mod wait;
@@ -41,6 +49,9 @@ use crate::exit::Exit;
 static ALLOCATOR: Jemalloc = Jemalloc;
 
 fn main() -> ExitCode {
+    if complete::answered() {
+        return Exit::Success.into();
+    }
     let args = match args::parse(std::env::args_os()) {
         Ok(args) => args,
         Err(exit) => return exit.into(),
@@ -52,7 +63,7 @@ fn main() -> ExitCode {
             return Exit::CannotRun.into();
         }
     };
-    let exit = match runtime.block_on(commands::run(args)) {
+    let exit = match runtime.block_on(commands::run(args.command)) {
         Ok(exit) => exit,
         Err(error) => {
             output::error(&output::one_line(&error));

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use anyhow::bail;
 use bowline_api::condition;
+use bowline_api::download_request::DownloadTargetKind;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
 use kube::ResourceExt as _;
-use kube::api::PostParams;
 
 use crate::exit::Exit;
-use crate::installation::{Installation, is_already_there};
-use crate::listing::{self, Kind, ObjectFormat};
+use crate::installation::Installation;
+use crate::listing::{self, Kind};
 use crate::transfer::Report;
 use crate::{output, wait};
 
@@ -21,12 +21,17 @@ const FAILED: &str = "Failed";
 pub(crate) trait Run: Kind {
     /// What is done with its items.
     const PARTICIPLE: &'static str;
+    /// What its log is asked for by.
+    const LOG: DownloadTargetKind;
 
     /// Where it is told what plugins do with its volumes.
     type Report: Report;
 
     /// How it is.
     fn summary(&self) -> Summary;
+
+    /// The storage location that holds its files. Nothing if that is not known.
+    async fn location(&self, installation: &Installation) -> anyhow::Result<String>;
 
     /// The word for where it is. It knows some that are no phase, since Velero has none for them.
     fn state(&self) -> String {
@@ -129,17 +134,6 @@ pub(crate) fn decorate(
     }
 }
 
-/// Prints an object instead of creating it.
-pub(crate) fn print<K: Kind>(
-    mut object: K,
-    namespace: &str,
-    format: ObjectFormat,
-) -> anyhow::Result<Exit> {
-    object.meta_mut().namespace = Some(namespace.to_owned());
-    output::data(listing::print_one(object, format)?)?;
-    Ok(Exit::Success)
-}
-
 /// Asks the server for a run, and waits for its end if that is wanted.
 pub(crate) async fn submit<R: Run>(
     installation: &Installation,
@@ -148,16 +142,7 @@ pub(crate) async fn submit<R: Run>(
 ) -> anyhow::Result<Exit> {
     let (noun, name) = (R::NOUN, run.name_any());
     let describe = installation.hint(&format!("{noun} describe {name}"));
-    let api = installation.api::<R>();
-    let params = PostParams::default();
-    let request = async {
-        match api.create(&params, &run).await {
-            Err(error) if is_already_there(&error) => Ok(None),
-            created => created.map(Some),
-        }
-    };
-    let doing = format!("create {noun} `{name}`");
-    let Some(created) = installation.ask(&doing, request).await? else {
+    let Some(created) = listing::create(installation, &run).await? else {
         bail!(
             "there is a {noun} `{name}` already; choose another name, or look at it with {describe}"
         );

@@ -1,5 +1,7 @@
 //! Label selectors: from what a user types to what a Backup holds, and back.
 
+use std::collections::BTreeSet;
+
 use anyhow::{Context as _, bail};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 
@@ -88,7 +90,9 @@ fn read(requirement: &str, to: &mut LabelSelector) -> anyhow::Result<()> {
     let Some((key, operator)) = head.trim_end().rsplit_once(char::is_whitespace) else {
         bail!("expected `in` or `notin` before a parenthesis");
     };
-    let values = list.split(',').map(checked_value).collect::<anyhow::Result<Vec<_>>>()?;
+    let values = list.split(',').map(checked_value).collect::<anyhow::Result<BTreeSet<_>>>()?;
+    // In order and each once, as Velero's command line writes them.
+    let values = values.into_iter().collect();
     match operator {
         "in" => expression(key, "In", Some(values)),
         "notin" => expression(key, "NotIn", Some(values)),

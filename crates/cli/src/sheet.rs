@@ -19,6 +19,8 @@ pub(crate) struct Sheet {
     text: String,
     /// Fields that are not aligned yet.
     block: Vec<Field>,
+    /// Added to each level.
+    base: usize,
 }
 
 #[derive(Debug)]
@@ -29,6 +31,15 @@ struct Field {
 }
 
 impl Sheet {
+    /// Puts what `write` writes so many levels deeper.
+    pub(crate) fn deeper(&mut self, levels: usize, write: impl FnOnce(&mut Self)) {
+        self.align();
+        self.base += levels;
+        write(self);
+        self.align();
+        self.base -= levels;
+    }
+
     /// `Key:  value`; a value of several lines goes on below itself.
     pub(crate) fn field(&mut self, level: usize, key: &str, value: impl Display) {
         self.list(level, key, [value]);
@@ -47,7 +58,7 @@ impl Sheet {
         if lines.is_empty() {
             lines.push(NONE.to_owned());
         }
-        self.block.push(Field { level, key: harmless(key), lines });
+        self.block.push(Field { level: self.base + level, key: harmless(key), lines });
     }
 
     /// `Key:`, with what follows on a deeper level.
@@ -59,7 +70,7 @@ impl Sheet {
     pub(crate) fn line(&mut self, level: usize, line: impl Display) {
         self.align();
         let line = harmless(&line.to_string());
-        self.text.extend([" ".repeat(level * INDENT).as_str(), &line, "\n"]);
+        self.text.extend([" ".repeat((self.base + level) * INDENT).as_str(), &line, "\n"]);
     }
 
     /// An empty line.

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use kube::ResourceExt as _;
+use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
 
 use self::display::Display;
@@ -40,9 +41,10 @@ pub(crate) async fn for_end<R: Run>(
     let (noun, name) = (R::NOUN, created.name_any());
     let asked_to_end = until_asked_to_end()?;
     tokio::pin!(asked_to_end);
+    let (_, mut no_asides) = mpsc::channel(1);
     let ended = tokio::select! {
         // Boxed, since what it asks for is large.
-        ended = Box::pin(until_over(installation, created, &name)) => ended?,
+        ended = Box::pin(until_over(installation, created, &mut no_asides)) => ended?,
         exit = &mut asked_to_end => {
             let hint = installation.hint(&format!("{noun} describe {name}"));
             output::say(format_args!("the {noun} goes on without this command; look with {hint}"));
@@ -55,18 +57,33 @@ pub(crate) async fn for_end<R: Run>(
     Ok(exit_of(&ended))
 }
 
-async fn until_over<R: Run>(
+/// Waits until a run is over, shows how it goes, and says besides what it is handed to say.
+pub(crate) async fn until_over<R: Run>(
     installation: &Installation,
     created: &R,
-    name: &str,
+    asides: &mut mpsc::Receiver<String>,
+) -> anyhow::Result<R> {
+    until(installation, created, asides, |run| run.summary().stage.is_over()).await
+}
+
+/// The same, until a run is as far as is wanted.
+pub(crate) async fn until<R: Run>(
+    installation: &Installation,
+    created: &R,
+    asides: &mut mpsc::Receiver<String>,
+    is_enough: impl Fn(&R) -> bool,
 ) -> anyhow::Result<R> {
     let (noun, api) = (R::NOUN, installation.api::<R>());
+    let name = &created.name_any();
     let started = Instant::now();
     let mut narrator = Narrator::default();
     let mut volumes = Volumes::default();
     let mut display = Display::new();
     let mut away_since: Option<Instant> = None;
     loop {
+        while let Ok(aside) = asides.try_recv() {
+            display.say(&aside);
+        }
         let error = match timeout(ANSWER_LIMIT, api.get(name)).await {
             Ok(Ok(run)) if run.uid() == created.uid() => {
                 away_since = None;
@@ -74,7 +91,7 @@ async fn until_over<R: Run>(
                 volumes.look::<R>(installation, name, stage).await;
                 let remarks = narrator.observe(&run, &volumes.known, started.elapsed());
                 display.show(&run, &volumes.known, &remarks, installation);
-                if stage.is_over() {
+                if is_enough(&run) {
                     return Ok(run);
                 }
                 None

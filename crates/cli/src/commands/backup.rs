@@ -1,42 +1,47 @@
 //! `bowline backup`: make backups, look at those that there are, and delete them.
 
-mod create;
-mod delete;
-mod describe;
+pub(crate) mod create;
+pub(crate) mod delete;
+pub(crate) mod describe;
 mod download;
 mod get;
-mod logs;
 
+use bowline_api::download_request::DownloadTargetKind;
 use bowline_api::{Backup, BackupPhase, VolumePluginBackup};
 
 use crate::args::InstallationArgs;
-use crate::cancel;
 use crate::exit::Exit;
+use crate::installation::Installation;
 use crate::run::{Operations, Run, Stage, Summary};
+use crate::{cancel, logs, table};
 
 /// Make backups, look at those that there are, and delete them
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    installation: InstallationArgs,
+    pub(super) installation: InstallationArgs,
 
     #[command(subcommand)]
-    command: Command,
+    pub(super) command: Command,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Command {
+pub(super) enum Command {
     // Boxed, since it has by far the most flags.
     Create(Box<create::Args>),
-    Get(get::Args),
-    Describe(describe::Args),
+    /// List backups
+    Get(table::RunArgs),
+    /// Show what is known of backups
+    Describe(crate::describe::RunArgs),
+    /// Print the log of a backup
     Logs(logs::Args),
     Download(download::Args),
     Delete(delete::Args),
     /// Stop backups that wait or run
     ///
     /// Nothing new is begun, frozen pods are thawed, and operations of plugins are told to stop. The
-    /// backup ends as Failed, and is shown as Canceled.
+    /// backup ends as Failed, and is shown as Canceled. With --wait the exit code is 0 when it is over,
+    /// however it has ended.
     Cancel(cancel::Args),
 }
 
@@ -44,9 +49,11 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
     let Args { installation, command } = args;
     match command {
         Command::Create(command) => create::run(*command, &installation).await,
-        Command::Get(command) => get::run(command, &installation).await,
-        Command::Describe(command) => describe::run(command, &installation).await,
-        Command::Logs(command) => logs::run(command, &installation).await,
+        Command::Get(command) => table::run_runs::<Backup>(&command, &installation).await,
+        Command::Describe(command) => {
+            crate::describe::run_runs::<Backup>(&command, &installation).await
+        }
+        Command::Logs(command) => logs::run::<Backup>(command, &installation).await,
         Command::Download(command) => download::run(command, &installation).await,
         Command::Delete(command) => delete::run(command, &installation).await,
         Command::Cancel(command) => cancel::run::<Backup>(command, &installation).await,
@@ -61,6 +68,7 @@ pub(crate) fn phase(backup: &Backup) -> BackupPhase {
 
 impl Run for Backup {
     const PARTICIPLE: &'static str = "backed up";
+    const LOG: DownloadTargetKind = DownloadTargetKind::BackupLog;
 
     type Report = VolumePluginBackup;
 
@@ -94,6 +102,10 @@ impl Run for Backup {
             validation_errors: status.validation_errors,
             conditions: status.conditions,
         }
+    }
+
+    async fn location(&self, _: &Installation) -> anyhow::Result<String> {
+        Ok(self.spec.storage_location.clone())
     }
 }
 

@@ -1,8 +1,9 @@
 //! `bowline backup-location`: the places where backups are kept.
 
-mod create;
-mod delete;
-mod get;
+pub(crate) mod create;
+pub(crate) mod delete;
+mod describe;
+pub(crate) mod get;
 mod set;
 
 use anyhow::bail;
@@ -18,16 +19,18 @@ use crate::listing;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    installation: InstallationArgs,
+    pub(super) installation: InstallationArgs,
 
     #[command(subcommand)]
-    command: Command,
+    pub(super) command: Command,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Command {
+pub(super) enum Command {
     Create(create::Args),
     Get(get::Args),
+    /// Show what is known of the places for backups
+    Describe(crate::describe::Args),
     Set(set::Args),
     Delete(delete::Args),
 }
@@ -36,9 +39,12 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
     let Args { installation, command } = args;
     match command {
         Command::Create(command) => create::run(command, &installation).await,
-        Command::Get(command) => get::run(command, &installation).await,
+        Command::Get(command) => get::run(&command, &installation).await,
+        Command::Describe(command) => {
+            crate::describe::run::<BackupStorageLocation>(&command, &installation).await
+        }
         Command::Set(command) => set::run(command, &installation).await,
-        Command::Delete(command) => delete::run(command, &installation).await,
+        Command::Delete(command) => delete::run(&command, &installation).await,
     }
 }
 

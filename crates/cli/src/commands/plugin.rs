@@ -1,7 +1,10 @@
 //! `bowline plugin`: for those who write plugins, and those who run them.
 
+mod add;
 mod check;
+pub(crate) mod get;
 mod inspect;
+mod remove;
 
 use std::path::{Path, PathBuf};
 
@@ -10,17 +13,24 @@ use bowline_plugin::Kind;
 use bowline_plugin_host::inspect::trait_and_version;
 use serde_json::{Value, json};
 
+use crate::args::InstallationArgs;
 use crate::exit::Exit;
 
-/// Look at plugin binaries, Velero's or ours
+/// Manage the plugins of the server, and look at plugin binaries, Velero's or ours
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
+    #[command(flatten)]
+    pub(super) installation: InstallationArgs,
+
     #[command(subcommand)]
-    command: Command,
+    pub(super) command: Command,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Command {
+pub(super) enum Command {
+    Get(get::Args),
+    Add(add::Args),
+    Remove(remove::Args),
     Inspect(inspect::Args),
     Check(check::Args),
 }
@@ -35,7 +45,11 @@ enum Format {
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
-    match args.command {
+    let Args { installation, command } = args;
+    match command {
+        Command::Get(command) => get::run(&command, &installation).await,
+        Command::Add(command) => add::run(&command, &installation).await,
+        Command::Remove(command) => remove::run(&command, &installation).await,
         Command::Inspect(command) => inspect::run(command).await,
         Command::Check(command) => check::run(command).await,
     }

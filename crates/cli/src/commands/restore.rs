@@ -1,42 +1,45 @@
 //! `bowline restore`: bring back what is in a backup, and look at the restores that there are.
 
-mod create;
-mod delete;
-mod describe;
+pub(crate) mod create;
+pub(crate) mod delete;
+pub(crate) mod describe;
 mod get;
-mod logs;
 
+use bowline_api::download_request::DownloadTargetKind;
 use bowline_api::{Backup, Restore, RestorePhase, VolumePluginRestore};
 
 use crate::args::InstallationArgs;
-use crate::cancel;
 use crate::exit::Exit;
 use crate::installation::Installation;
-use crate::listing;
 use crate::run::{Operations, Run, Stage, Summary};
+use crate::{cancel, listing, logs, table};
 
 /// Bring back what is in a backup, and look at the restores that there are
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    installation: InstallationArgs,
+    pub(super) installation: InstallationArgs,
 
     #[command(subcommand)]
-    command: Command,
+    pub(super) command: Command,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Command {
+pub(super) enum Command {
     // Boxed, since it has by far the most flags.
     Create(Box<create::Args>),
-    Get(get::Args),
-    Describe(describe::Args),
+    /// List restores
+    Get(table::RunArgs),
+    /// Show what is known of restores
+    Describe(crate::describe::RunArgs),
+    /// Print the log of a restore
     Logs(logs::Args),
     Delete(delete::Args),
     /// Stop restores that wait or run
     ///
     /// Nothing new is restored, and operations of plugins are told to stop. What was restored stays. The
-    /// restore ends as Failed, and is shown as Canceled.
+    /// restore ends as Failed, and is shown as Canceled. With --wait the exit code is 0 when it is over,
+    /// however it has ended.
     Cancel(cancel::Args),
 }
 
@@ -44,10 +47,12 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
     let Args { installation, command } = args;
     match command {
         Command::Create(command) => create::run(*command, &installation).await,
-        Command::Get(command) => get::run(command, &installation).await,
-        Command::Describe(command) => describe::run(command, &installation).await,
-        Command::Logs(command) => logs::run(command, &installation).await,
-        Command::Delete(command) => delete::run(command, &installation).await,
+        Command::Get(command) => table::run_runs::<Restore>(&command, &installation).await,
+        Command::Describe(command) => {
+            crate::describe::run_runs::<Restore>(&command, &installation).await
+        }
+        Command::Logs(command) => logs::run::<Restore>(command, &installation).await,
+        Command::Delete(command) => delete::run(&command, &installation).await,
         Command::Cancel(command) => cancel::run::<Restore>(command, &installation).await,
     }
 }
@@ -60,6 +65,7 @@ fn phase(restore: &Restore) -> RestorePhase {
 
 impl Run for Restore {
     const PARTICIPLE: &'static str = "restored";
+    const LOG: DownloadTargetKind = DownloadTargetKind::RestoreLog;
 
     type Report = VolumePluginRestore;
 
@@ -92,16 +98,15 @@ impl Run for Restore {
             conditions: status.conditions,
         }
     }
-}
 
-/// The storage location with the files of a restore, which is that of its backup. Nothing if the
-/// backup is gone.
-async fn location(installation: &Installation, restore: &Restore) -> anyhow::Result<String> {
-    if restore.spec.backup_name.is_empty() {
-        return Ok(String::new());
+    /// That of its backup; nothing if the backup is gone.
+    async fn location(&self, installation: &Installation) -> anyhow::Result<String> {
+        if self.spec.backup_name.is_empty() {
+            return Ok(String::new());
+        }
+        let backup: Option<Backup> = listing::get_opt(installation, &self.spec.backup_name).await?;
+        Ok(backup.map(|backup| backup.spec.storage_location).unwrap_or_default())
     }
-    let backup: Option<Backup> = listing::get_opt(installation, &restore.spec.backup_name).await?;
-    Ok(backup.map(|backup| backup.spec.storage_location).unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -19,10 +19,18 @@ const SILENCE: Duration = Duration::from_mins(5);
 /// How long making one may take.
 const CONNECT: Duration = Duration::from_secs(20);
 
+/// The flags of a server by themselves, for those who check what a server will be told.
+#[derive(Debug, clap::Parser)]
+pub(crate) struct Line {
+    #[command(flatten)]
+    _args: Args,
+}
+
 /// Run the server, in a pod or on any machine with a kubeconfig
 ///
 /// Ends cleanly on SIGTERM and Ctrl-C. Flags that Velero's server has, too, mean the same.
 #[derive(Debug, clap::Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub(crate) struct Args {
     /// The namespace whose resources are worked on
     #[arg(short, long, value_name = "NAME", env = "VELERO_NAMESPACE",
@@ -120,6 +128,15 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = duration)]
     backup_sync_period: Duration,
 
+    /// How often the deletion of a backup that has expired is tried again; 0 is 60m
+    #[arg(long, value_name = "DURATION", default_value = "60m", value_parser = duration)]
+    garbage_collection_frequency: Duration,
+
+    /// Leave out what would be due at once when a schedule is created, if it does not say
+    #[arg(long, value_name = "BOOL", default_value = "false", num_args = 0..=1,
+          require_equals = true, default_missing_value = "true", value_parser = flags::boolean)]
+    schedule_skip_immediately: bool,
+
     /// How often a storage location is checked if it does not say; 0 is once
     #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = duration)]
     store_validation_frequency: Duration,
@@ -162,11 +179,16 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
     config.reset_reader_on_write = true;
     let client = Client::try_from(config).context("cannot make a client from the kubeconfig")?;
     let options = options(args);
-    log::init(options.log).context("cannot begin to log")?;
+    let traces = log::init(options.log).context("cannot begin to log")?;
     let until = async {
         asked_to_end.await;
     };
-    bowline_server::run(client, options, until).await?;
+    let outcome = bowline_server::run(client, options, until).await;
+    if let Some(traces) = traces {
+        // It waits for the collector, and the runtime may have more to do.
+        tokio::task::spawn_blocking(|| traces.end()).await.context("cannot end the traces")?;
+    }
+    outcome?;
     Ok(Exit::Success)
 }
 
@@ -200,6 +222,11 @@ fn options(args: Args) -> Options {
             .unwrap_or_default(),
         volume_group_snapshot_label_key: args.volume_group_snapshot_label_key,
         backup_sync_period: args.backup_sync_period,
+        garbage_collection_frequency: match args.garbage_collection_frequency {
+            Duration::ZERO => defaults.garbage_collection_frequency,
+            frequency => frequency,
+        },
+        schedule_skip_immediately: args.schedule_skip_immediately,
         store_validation_frequency: args.store_validation_frequency,
         resource_timeout: args.resource_timeout,
         terminating_resource_timeout: args.terminating_resource_timeout,

@@ -1,27 +1,34 @@
 //! `bowline snapshot-location`: who takes snapshots of volumes, and how.
 
-mod create;
-mod delete;
+pub(crate) mod create;
+pub(crate) mod delete;
+mod describe;
 mod get;
 mod set;
 
+use bowline_api::VolumeSnapshotLocation;
+
 use crate::args::InstallationArgs;
 use crate::exit::Exit;
+use crate::table;
 
 /// Manage who takes snapshots of volumes, and how
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    installation: InstallationArgs,
+    pub(super) installation: InstallationArgs,
 
     #[command(subcommand)]
-    command: Command,
+    pub(super) command: Command,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Command {
+pub(super) enum Command {
     Create(create::Args),
-    Get(get::Args),
+    /// List the locations for snapshots of volumes
+    Get(table::Args),
+    /// Show what is known of the locations for snapshots of volumes
+    Describe(crate::describe::Args),
     Set(set::Args),
     Delete(delete::Args),
 }
@@ -30,8 +37,13 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
     let Args { installation, command } = args;
     match command {
         Command::Create(command) => create::run(command, &installation).await,
-        Command::Get(command) => get::run(command, &installation).await,
+        Command::Get(command) => {
+            table::run::<VolumeSnapshotLocation>(&command, &installation).await
+        }
+        Command::Describe(command) => {
+            crate::describe::run::<VolumeSnapshotLocation>(&command, &installation).await
+        }
         Command::Set(command) => set::run(command, &installation).await,
-        Command::Delete(command) => delete::run(command, &installation).await,
+        Command::Delete(command) => delete::run(&command, &installation).await,
     }
 }

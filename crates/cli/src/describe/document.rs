@@ -6,20 +6,26 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::Fetched;
+use crate::listing::Kind;
 use crate::run::{Run, Summary};
 
-/// Name, labels, phase and reasons: what a document begins with.
+/// Name, labels and annotations: what a document begins with.
+pub(crate) fn of(object: &impl Kind) -> Value {
+    json!({
+        "metadata": {
+            "name": object.name_any(),
+            "namespace": object.namespace(),
+            "labels": object.labels(),
+            "annotations": object.annotations(),
+        },
+    })
+}
+
+/// The same of a run, with phase and reasons.
 pub(crate) fn new(run: &impl Run) -> Value {
     let Summary { phase, failure_reason, validation_errors, .. } = run.summary();
-    let mut document = json!({
-        "metadata": {
-            "name": run.name_any(),
-            "namespace": run.namespace(),
-            "labels": run.labels(),
-            "annotations": run.annotations(),
-        },
-        "phase": phase,
-    });
+    let mut document = of(run);
+    document["phase"] = phase.into();
     if !failure_reason.is_empty() {
         document["failureReason"] = failure_reason.into();
     }

@@ -3,28 +3,31 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
+use bowline_api::Duration;
 use bowline_api::hook::HookStatus;
 use bowline_store::file::{
     Messages, OperationPhase, OperationStatus, ResourceIdentifier, ResourceList, Results,
 };
+use k8s_openapi::api::core::v1::SecretKeySelector;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, Time};
 use kube::ResourceExt as _;
 
 use super::Fetched;
+use crate::listing::Kind;
 use crate::pace::Pace;
 use crate::run::{Run, Summary};
 use crate::sheet::{NONE, Sheet};
-use crate::{moment, pace, selector};
+use crate::{moment, pace, program, selector};
 
 pub(crate) const MORE: &str = "specify --details for more information";
 /// What stands where a list of volumes would.
 pub(crate) const NONE_INCLUDED: &str = "<none included>";
 
-pub(crate) fn metadata(sheet: &mut Sheet, run: &impl Run) {
-    sheet.field(0, "Name", run.name_any());
-    sheet.field(0, "Namespace", run.namespace().unwrap_or_default());
-    sheet.list(0, "Labels", pairs(run.labels()));
-    sheet.list(0, "Annotations", pairs(run.annotations()));
+pub(crate) fn metadata(sheet: &mut Sheet, object: &impl Kind) {
+    sheet.field(0, "Name", object.name_any());
+    sheet.field(0, "Namespace", object.namespace().unwrap_or_default());
+    sheet.list(0, "Labels", pairs(object.labels()));
+    sheet.list(0, "Annotations", pairs(object.annotations()));
 }
 
 pub(crate) fn pairs(map: &BTreeMap<String, String>) -> Vec<String> {
@@ -34,7 +37,8 @@ pub(crate) fn pairs(map: &BTreeMap<String, String>) -> Vec<String> {
 pub(crate) fn phase<R: Run>(sheet: &mut Sheet, run: &R) {
     let note = match run.summary().phase.as_str() {
         "Failed" | "PartiallyFailed" => {
-            format!(" (run `bowline {} logs {}` for more information)", R::NOUN, run.name_any())
+            let program = program::name();
+            format!(" (run `{program} {} logs {}` for more information)", R::NOUN, run.name_any())
         }
         _ => String::new(),
     };
@@ -253,6 +257,17 @@ pub(crate) fn choice<'a>(
 pub(crate) fn selector_text(selector: Option<&LabelSelector>) -> String {
     let text = selector.map(selector::text).unwrap_or_default();
     if text.is_empty() { NONE.to_owned() } else { text }
+}
+
+/// The key of a Secret.
+pub(crate) fn credential(reference: Option<&SecretKeySelector>) -> String {
+    let reference = reference.filter(|reference| !reference.name.is_empty());
+    reference.map_or_else(|| NONE.to_owned(), |one| format!("Secret {}, key {}", one.name, one.key))
+}
+
+/// A length of time for which the server has a default.
+pub(crate) fn or_servers(length: Option<Duration>) -> String {
+    length.map_or_else(|| "<the server's>".to_owned(), |length| length.to_string())
 }
 
 pub(crate) fn time(time: Option<&Time>) -> String {

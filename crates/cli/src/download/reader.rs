@@ -2,8 +2,9 @@
 
 use std::io::{self, Read};
 
+use anyhow::{Context as _, anyhow};
 use bytes::{Buf as _, Bytes};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use super::Body;
 
@@ -32,6 +33,29 @@ impl Body {
             Ok(())
         };
         (Reader { receiver, current: Bytes::new() }, download)
+    }
+
+    /// Lets `read` have the file while it is downloaded, and returns what it makes of it. It has a thread
+    /// of its own, not one of the runtime's: whoever it writes to may pause for hours and then leave with
+    /// Ctrl-C, and nobody waits for this one.
+    pub(crate) async fn read_on_the_side<T: Send + 'static>(
+        self,
+        what: &str,
+        read: impl FnOnce(Reader) -> anyhow::Result<T> + Send + 'static,
+    ) -> anyhow::Result<T> {
+        let (reader, download) = self.into_reader();
+        let (done, made) = oneshot::channel();
+        std::thread::Builder::new()
+            .name(what.to_owned())
+            .spawn(move || {
+                let _ = done.send(read(reader));
+            })
+            .context("cannot start a thread")?;
+        let downloaded = download.await;
+        let made = made.await;
+        // A download that broke off looks like damage to the one who reads.
+        downloaded?;
+        made.unwrap_or_else(|_| Err(anyhow!("it was not read to its end")))
     }
 }
 

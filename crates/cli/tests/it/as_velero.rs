@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use bowline_api::{Backup, DeleteBackupRequest, VolumeSnapshotLocation};
+use bowline_api::{Backup, DeleteBackupRequest, Schedule, VolumeSnapshotLocation};
 use bowline_testbed::program::{self, Program};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -62,5 +62,34 @@ fn a_snapshot_location_is_the_same() {
     assert_eq!(get("ours"), get("theirs"));
     place.ok(&["snapshot-location", "set", "ours", "--credential=other=key"]);
     velero(&place, &["snapshot-location", "set", "theirs", "--credential=other=key"]);
+    assert_eq!(get("ours"), get("theirs"));
+}
+
+#[test]
+fn a_schedule_is_the_same() {
+    let place = cluster().place("as-velero-schedules");
+    let flags = [
+        "--schedule=0 3 * * *",
+        "--labels=a=b",
+        "--include-namespaces=web,db",
+        "--exclude-resources=events",
+        "--selector=app in (web,db)",
+        "--ttl=48h",
+        "--snapshot-volumes=false",
+        "--ordered-resources=pods=web/a,web/b",
+        "--resource-policies-configmap=policies",
+        "--use-owner-references-in-backup",
+        "--skip-immediately=true",
+    ];
+    let create = |name: &'static str| [&["schedule", "create", name][..], &flags].concat();
+    place.ok(&create("ours"));
+    velero(&place, &create("theirs"));
+    let get = |name: &str| bare(&place.get::<Schedule>(name));
+    assert_eq!(get("ours"), get("theirs"));
+    place.ok(&["schedule", "pause", "ours"]);
+    velero(&place, &["schedule", "pause", "theirs"]);
+    assert_eq!(get("ours"), get("theirs"));
+    place.ok(&["schedule", "unpause", "ours", "--skip-immediately=false"]);
+    velero(&place, &["schedule", "unpause", "theirs", "--skip-immediately=false"]);
     assert_eq!(get("ours"), get("theirs"));
 }

@@ -162,8 +162,8 @@ fn a_cluster_that_does_not_answer() {
 }
 
 #[test]
-fn an_install_of_more_than_there_is() {
+fn an_install_that_does_not_say_whose_bucket() {
     let world = World::new();
     let ended = world.run(&["install"]);
-    assert_refused(&world, &ended, &["--crds-only"]);
+    assert_refused(&world, &ended, &["--secret-file", "--no-secret"]);
 }

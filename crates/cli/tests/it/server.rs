@@ -1,7 +1,9 @@
 //! The server as a process.
 
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::process::Command;
+use std::sync::mpsc;
 
 use bowline_testbed::{Bed, ControlPlane, Options};
 use nix::sys::signal::{Signal, kill};
@@ -52,4 +54,76 @@ fn a_server_says_in_one_line_what_it_lacks_and_ends_cleanly_when_asked() {
         assert!(said.lines().all(|line| line.starts_with("{\"") && line.ends_with('}')), "{said}");
     }
     assert_eq!(world.leftovers(), [] as [&str; 0]);
+}
+
+/// Answers one request of an exporter, and returns its path and body.
+fn take_in(mut stream: TcpStream) -> Option<(String, Vec<u8>)> {
+    let mut reader = BufReader::new(stream.try_clone().ok()?);
+    let mut first = String::new();
+    reader.read_line(&mut first).ok()?;
+    let path = first.split(' ').nth(1)?.to_owned();
+    let mut length = 0;
+    loop {
+        let mut header = String::new();
+        reader.read_line(&mut header).ok()?;
+        if header.trim().is_empty() {
+            break;
+        }
+        if let Some(value) = header.to_ascii_lowercase().strip_prefix("content-length:") {
+            length = value.trim().parse().ok()?;
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).ok()?;
+    stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n").ok()?;
+    Some((path, body))
+}
+
+#[test]
+fn traces_go_to_the_collector_that_the_standard_variable_names() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let bed = Bed::new().unwrap();
+    let plane = runtime.block_on(ControlPlane::start(&bed, Options::default())).unwrap();
+    let world = World::new();
+    let installed = World::end_of(
+        world.bowline(&["install", "--crds-only"]).env("KUBECONFIG", plane.kubeconfig()),
+    );
+    assert_eq!(installed.code, Some(0), "{}", installed.stderr);
+    let collector = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("http://{}", collector.local_addr().unwrap());
+    let (sender, received) = mpsc::channel();
+    // It ends with this process.
+    std::thread::spawn(move || {
+        for stream in collector.incoming().flatten() {
+            if let Some(request) = take_in(stream) {
+                let _ = sender.send(request);
+            }
+        }
+    });
+
+    let mut process = world
+        .bowline(&["server", "--plugin-dir=/nowhere", "-n", "default", "--metrics-address=0"])
+        .env("KUBECONFIG", plane.kubeconfig())
+        .env("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(process.stderr.take().unwrap());
+    let mut said = String::new();
+    while !said.contains("the server is up") {
+        assert_ne!(lines.read_line(&mut said).unwrap(), 0, "it ended: {said}");
+    }
+    let backup = ["backup", "create", "traced", "-n", "default", "--wait"];
+    let made = World::end_of(world.bowline(&backup).env("KUBECONFIG", plane.kubeconfig()));
+    assert_eq!(made.code, Some(1), "there is no location, so that it is refused: {}", made.stderr);
+    kill(Pid::from_raw(process.id().cast_signed()), Signal::SIGTERM).unwrap();
+    lines.read_to_string(&mut said).unwrap();
+    assert_eq!(process.wait().unwrap().code(), Some(0), "{said}");
+
+    let has =
+        |body: &[u8], text: &str| body.windows(text.len()).any(|window| window == text.as_bytes());
+    let requests: Vec<_> = received.try_iter().collect();
+    assert!(requests.iter().all(|(path, _)| path == "/v1/traces"), "{requests:?}");
+    for text in ["service.name", "bowline", "traced"] {
+        assert!(requests.iter().any(|(_, body)| has(body, text)), "{text}: {requests:?}");
+    }
 }

@@ -64,7 +64,7 @@ fn a_location_is_created_changed_and_forgotten() {
     assert_eq!(one["spec"], json!({"provider": "x.io/a", "config": {"a": "b"}}));
     place.refused(
         &["snapshot-location", "get", "none"],
-        &["no volume snapshot location `none`", "`bowline snapshot-location get`"],
+        &["no snapshot location `none`", "`bowline snapshot-location get`"],
     );
 
     place.ok(&["snapshot-location", "set", "one", "--credential=cloud=key"]);

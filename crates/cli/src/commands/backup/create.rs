@@ -1,17 +1,14 @@
 //! `bowline backup create`
 
-mod spec;
+pub(crate) mod spec;
 #[cfg(test)]
 mod tests;
 
 use anyhow::{Context as _, bail};
-use bowline_api::{
-    Backup, BackupSpec, BackupStorageLocation, Schedule, VolumeSnapshotLocation, annotation, label,
-};
+use bowline_api::{Backup, BackupSpec, BackupStorageLocation, Schedule, VolumeSnapshotLocation};
+use bowline_engine::schedule;
 use bowline_store::BackupName;
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::{Resource as _, ResourceExt as _};
 
 use self::spec::{How, What, spec};
 use crate::args::InstallationArgs;
@@ -19,10 +16,7 @@ use crate::exit::Exit;
 use crate::flags::{self, Pairs};
 use crate::installation::Installation;
 use crate::listing::{self, ObjectFormat};
-use crate::{client_config, moment, run};
-
-/// What kubectl keeps for itself, and what would grow from copy to copy.
-const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+use crate::run;
 
 /// Make a backup
 ///
@@ -72,8 +66,7 @@ pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::
         let mut backup = Backup::new(BackupName::new(name)?.as_str(), asked);
         decorate(&mut backup, &args);
         if let Some(format) = args.output {
-            let namespace = client_config::namespace(installation.namespace.as_deref())?;
-            return run::print(backup, &namespace, format);
+            return listing::print_instead(backup, installation, format);
         }
         let installation = Installation::connect(installation).await?;
         check_locations(&installation, &backup.spec).await?;
@@ -86,18 +79,21 @@ pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::
         );
     }
     let name = args.name.as_ref().map(BackupName::new).transpose()?;
-    let installation = Installation::connect(installation).await?;
-    let schedule: Schedule = listing::get(&installation, schedule).await?;
+    let connected = Installation::connect(installation).await?;
+    let schedule: Schedule = listing::get(&connected, schedule).await?;
     let mut backup = from_schedule(&schedule, name.as_ref(), now)?;
     decorate(&mut backup, &args);
     match args.output {
-        Some(format) => run::print(backup, installation.namespace(), format),
-        None => run::submit(&installation, backup, args.wait).await,
+        Some(format) => listing::print_instead(backup, installation, format),
+        None => run::submit(&connected, backup, args.wait).await,
     }
 }
 
 /// A location that is not there is told now rather than by a backup that fails.
-async fn check_locations(installation: &Installation, spec: &BackupSpec) -> anyhow::Result<()> {
+pub(crate) async fn check_locations(
+    installation: &Installation,
+    spec: &BackupSpec,
+) -> anyhow::Result<()> {
     if !spec.storage_location.is_empty() {
         listing::get::<BackupStorageLocation>(installation, &spec.storage_location).await?;
     }
@@ -109,11 +105,8 @@ async fn check_locations(installation: &Installation, spec: &BackupSpec) -> anyh
 
 /// Adds the labels and annotations of the command line.
 fn decorate(backup: &mut Backup, args: &Args) {
-    let (labels, mut annotations) = (flags::merged(&args.labels), flags::merged(&args.annotations));
-    if let Some(snapshot_type) = args.how.snapshot_type {
-        annotations.insert(annotation::SNAPSHOT_TYPE.to_owned(), snapshot_type.to_string());
-    }
-    run::decorate(&mut backup.metadata, labels, annotations);
+    let annotations = args.how.annotations(&args.annotations);
+    run::decorate(&mut backup.metadata, flags::merged(&args.labels), annotations);
 }
 
 /// The backup that a schedule would make now.
@@ -122,35 +115,12 @@ fn from_schedule(
     name: Option<&BackupName>,
     now: Timestamp,
 ) -> anyhow::Result<Backup> {
-    let schedule_name = schedule.name_any();
     let name = match name {
         Some(name) => name.clone(),
-        None => BackupName::new(format!("{schedule_name}-{}", moment::digits(now)))
+        None => BackupName::new(schedule::backup_name(schedule, now))
             .context("the schedule's name leaves no room for the time; give the backup a name")?,
     };
-    let template = schedule.spec.template.clone();
-    // As Velero does it: the template's labels stand in for the schedule's own, both are not mixed.
-    let mut labels = match &template.metadata.labels {
-        labels if labels.is_empty() => schedule.labels().clone(),
-        labels => labels.clone(),
-    };
-    labels.insert(label::SCHEDULE_NAME.to_owned(), label::value(&schedule_name).into_owned());
-    let mut annotations = schedule.annotations().clone();
-    annotations.remove(LAST_APPLIED);
-
-    let mut backup = Backup::new(name.as_str(), template);
-    *backup.labels_mut() = labels;
-    *backup.annotations_mut() = annotations;
-    if schedule.spec.use_owner_references_in_backup == Some(true) {
-        let owner = OwnerReference {
-            api_version: Schedule::api_version(&()).into_owned(),
-            kind: Schedule::kind(&()).into_owned(),
-            name: schedule_name,
-            uid: schedule.uid().unwrap_or_default(),
-            controller: Some(true),
-            block_owner_deletion: None,
-        };
-        backup.owner_references_mut().push(owner);
-    }
+    let mut backup = schedule::backup(schedule, now);
+    backup.metadata.name = Some(name.to_string());
     Ok(backup)
 }

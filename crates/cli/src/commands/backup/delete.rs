@@ -10,16 +10,18 @@ use kube::api::PostParams;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::args::InstallationArgs;
-use crate::confirm::confirm;
 use crate::exit::{Exit, until_asked_to_end};
 use crate::installation::{ANSWER_LIMIT, Installation, brief, is_not_found, is_transient};
 use crate::listing;
 use crate::output::{self, harmless};
+use crate::selection::Deletion;
 
 /// How often a request is looked at.
 const PAUSE: Duration = Duration::from_millis(500);
 /// A server that runs has begun by then.
 const SERVER_LIMIT: Duration = Duration::from_secs(10);
+/// How often it is said that the wait goes on.
+const REMINDER: Duration = Duration::from_secs(30);
 /// How long the cluster may be away.
 const OUTAGE_LIMIT: Duration = Duration::from_mins(2);
 
@@ -30,21 +32,8 @@ const OUTAGE_LIMIT: Duration = Duration::from_mins(2);
 /// --wait says why.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The backups to delete
-    #[arg(required_unless_present_any = ["all", "selector"])]
-    names: Vec<String>,
-
-    /// Delete all backups
-    #[arg(long, conflicts_with_all = ["names", "selector"])]
-    all: bool,
-
-    /// Delete the backups with these labels
-    #[arg(short = 'l', long, value_name = "SELECTOR", conflicts_with = "names")]
-    selector: Option<String>,
-
-    /// Do not ask whether this is meant
-    #[arg(long)]
-    confirm: bool,
+    #[command(flatten)]
+    deletion: Deletion,
 
     /// Wait until they are gone, and fail if one is not
     #[arg(short, long)]
@@ -53,19 +42,14 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::Result<Exit> {
     let installation = Installation::connect(installation).await?;
-    let selector = args.selector.as_deref();
-    let backups: Vec<Backup> = listing::find(&installation, &args.names, selector).await?;
+    let question = async |names: &[String]| {
+        Ok(format!(
+            "The backup(s) {} will be deleted, with their snapshots and restores.",
+            names.join(", ")
+        ))
+    };
+    let backups: Vec<Backup> = args.deletion.choose(&installation, question).await?;
     if backups.is_empty() {
-        output::say("no backups found");
-        return Ok(Exit::Success);
-    }
-    let names: Vec<String> = backups.iter().map(kube::ResourceExt::name_any).collect();
-    let question = format!(
-        "The backup(s) {} will be deleted, with their snapshots and restores.",
-        names.join(", ")
-    );
-    if !confirm(args.confirm, &question)? {
-        output::say("nothing is deleted");
         return Ok(Exit::Success);
     }
     let mut requests = Vec::new();
@@ -108,6 +92,7 @@ async fn wait(
     let asked_to_end = until_asked_to_end()?;
     tokio::pin!(asked_to_end);
     let mut exit = Exit::Success;
+    output::say("waiting until the server has answered");
     for request in requests {
         let name = &request.spec.backup_name;
         let errors = tokio::select! {
@@ -137,7 +122,7 @@ async fn errors(
 ) -> anyhow::Result<Vec<String>> {
     let api = installation.api::<DeleteBackupRequest>();
     let name = &request.spec.backup_name;
-    let (began, mut away_since, mut has_hinted) = (Instant::now(), None, false);
+    let (mut away_since, mut speak_at) = (None, Instant::now() + SERVER_LIMIT);
     loop {
         let error = match timeout(ANSWER_LIMIT, api.get(&request.name_any())).await {
             Ok(Ok(found)) if found.uid() == request.uid() => {
@@ -146,14 +131,9 @@ async fn errors(
                 if let Some(errors) = answer(&found).filter(|errors| !errors.is_empty()) {
                     return Ok(errors);
                 }
-                if is_new(&found) && began.elapsed() > SERVER_LIMIT && !has_hinted {
-                    has_hinted = true;
-                    output::say(format_args!(
-                        "hint: the request is still New after {} s: the backup is being stopped, or \
-                         no server runs in namespace `{}`",
-                        SERVER_LIMIT.as_secs(),
-                        installation.namespace(),
-                    ));
+                if Instant::now() >= speak_at {
+                    speak_at = Instant::now() + REMINDER;
+                    output::say(waits_for(&found, installation.namespace()));
                 }
                 None
             }
@@ -201,6 +181,20 @@ async fn without_request(
 fn answer(request: &DeleteBackupRequest) -> Option<Vec<String>> {
     let DeleteBackupRequestStatus { phase, errors, .. } = request.status.clone()?;
     phase.is_some_and(|phase| phase.is_terminal()).then_some(errors)
+}
+
+/// What is being waited for.
+fn waits_for(request: &DeleteBackupRequest, namespace: &str) -> String {
+    let name = &request.spec.backup_name;
+    if is_new(request) {
+        format!(
+            "hint: the request to delete backup `{name}` is still New: the backup is being stopped, or \
+             no server runs in namespace `{namespace}`; waiting on, Ctrl-C leaves the request to the \
+             server"
+        )
+    } else {
+        format!("the server is still deleting backup `{name}`")
+    }
 }
 
 fn is_new(request: &DeleteBackupRequest) -> bool {

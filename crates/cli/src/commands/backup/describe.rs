@@ -1,10 +1,10 @@
 //! `bowline backup describe`: what is known of a backup, in the cluster and in its storage location.
 
 mod freeze;
-mod json;
+pub(crate) mod json;
 #[cfg(test)]
 mod tests;
-mod text;
+pub(crate) mod text;
 
 use bowline_api::Backup;
 use bowline_api::download_request::DownloadTargetKind;
@@ -12,33 +12,8 @@ use bowline_store::file::{BackupOperation, BackupVolumeInfo, ResourceList, Resul
 use kube::ResourceExt as _;
 use serde_json::Value;
 
-use crate::args::{InstallationArgs, TrustArgs};
-use crate::describe::{self, Described, Fetched, Format, Transfers, Wish, file};
+use crate::describe::{DescribedRun, Fetched, Transfers, file};
 use crate::download::Downloads;
-use crate::exit::Exit;
-use crate::installation::Installation;
-
-/// Show what is known of backups
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    /// The backups to describe [default: all]
-    names: Vec<String>,
-
-    /// Describe only backups with these labels
-    #[arg(short = 'l', long, value_name = "SELECTOR", conflicts_with = "names")]
-    selector: Option<String>,
-
-    /// Show every object, volume and operation as well
-    #[arg(long)]
-    details: bool,
-
-    /// How to print it
-    #[arg(short, long, value_name = "FORMAT", default_value = "plaintext")]
-    output: Format,
-
-    #[command(flatten)]
-    trust: TrustArgs,
-}
 
 /// What the storage location holds of a backup. A file that was not asked for is nothing.
 #[derive(Debug, Default)]
@@ -49,18 +24,8 @@ pub(crate) struct Files {
     resources: Option<Fetched<ResourceList>>,
 }
 
-pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::Result<Exit> {
-    let Args { names, selector, details, output, trust } = &args;
-    let (selector, details, output) = (selector.as_deref(), *details, *output);
-    describe::run::<Backup>(Wish { names, selector, details, output, trust }, installation).await
-}
-
-impl Described for Backup {
+impl DescribedRun for Backup {
     type Files = Files;
-
-    async fn location(&self, _: &Installation) -> anyhow::Result<String> {
-        Ok(self.spec.storage_location.clone())
-    }
 
     async fn fetch(&self, downloads: &Downloads, details: bool) -> Files {
         let status = self.status.clone().unwrap_or_default();

@@ -1,6 +1,6 @@
 //! `bowline backup download`
 
-use std::io::{self, IsTerminal as _};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -19,6 +19,8 @@ use crate::installation::Installation;
 use crate::run::Run as _;
 use crate::{flags, listing, output};
 
+/// What stands for standard output.
+const STDOUT: &str = "-";
 /// How often a line about progress is worth it, where there is no bar.
 const PROGRESS_PAUSE: Duration = Duration::from_secs(10);
 
@@ -30,7 +32,7 @@ pub(crate) struct Args {
     /// The backup
     name: String,
 
-    /// The file to write [default: NAME-data.tar.gz in this folder]
+    /// The file to write, or - for standard output [default: NAME-data.tar.gz in this folder]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
@@ -57,20 +59,28 @@ pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::
         Some(path) => path.clone(),
         None => PathBuf::from(format!("{name}-data.tar.gz")),
     };
-    check(&target, args.force)?;
+    let to_stdout = target == Path::new(STDOUT);
+    if to_stdout && io::stdout().is_terminal() {
+        bail!("an archive is nothing for a terminal; send it into a file or a program");
+    }
+    if !to_stdout {
+        check(&target, args.force)?;
+    }
     let location = &backup.spec.storage_location;
     let downloads = Downloads::new(&installation, location, &args.trust, args.timeout).await?;
     let asked_to_end = until_asked_to_end()?;
     let downloaded = async {
         let limit = Limits::ARCHIVE.packed;
         let body = downloads.open(DownloadTargetKind::BackupContents, name, limit).await?;
-        save(body, &target, args.force).await
+        if to_stdout { print(body).await } else { save(body, &target, args.force).await }
     };
     tokio::select! {
         downloaded = downloaded => {
             let size = downloaded.with_context(|| format!("cannot download backup `{name}`"))?;
-            let path = target.display();
-            output::say(format_args!("backup `{name}` is in {path}, {}", BinaryBytes(size)));
+            if !to_stdout {
+                let path = target.display();
+                output::say(format_args!("backup `{name}` is in {path}, {}", BinaryBytes(size)));
+            }
             Ok(Exit::Success)
         }
         exit = asked_to_end => {
@@ -91,6 +101,18 @@ fn check(target: &Path, force: bool) -> anyhow::Result<()> {
         bail!("{path} is no file; choose one with -o");
     }
     Ok(())
+}
+
+/// Writes to standard output, and returns how much. Somebody who does not want more is no error.
+async fn print(body: Body) -> anyhow::Result<u64> {
+    let printed = body.read_on_the_side("print the archive", |mut reader| {
+        let mut stdout = io::stdout().lock();
+        match io::copy(&mut reader, &mut stdout).and_then(|size| stdout.flush().map(|()| size)) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(0),
+            printed => printed.context("cannot write to standard output"),
+        }
+    });
+    printed.await
 }
 
 /// Writes beside the target and renames at the end, so that there is never half a file. Returns its

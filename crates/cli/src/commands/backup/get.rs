@@ -4,107 +4,46 @@ use bowline_api::{Backup, Duration};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 
-use crate::args::InstallationArgs;
-use crate::exit::Exit;
-use crate::installation::Installation;
-use crate::listing::{self, Format, LabelColumns};
+use crate::describe::section::selector_text;
+use crate::moment;
 use crate::run::Run as _;
 use crate::sheet::NONE;
-use crate::{follow, moment, selector};
+use crate::table::Listed;
 
-/// List backups
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    /// The backups to list [default: all]
-    names: Vec<String>,
+impl Listed for Backup {
+    const HEADER: &'static [&'static str] = &[
+        "NAME",
+        "STATUS",
+        "ERRORS",
+        "WARNINGS",
+        "CREATED",
+        "EXPIRES",
+        "STORAGE LOCATION",
+        "QUEUE POSITION",
+        "SELECTOR",
+    ];
 
-    /// List only backups with these labels
-    #[arg(short = 'l', long, value_name = "SELECTOR", conflicts_with = "names")]
-    selector: Option<String>,
-
-    /// How to print them
-    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
-    output: Format,
-
-    #[command(flatten)]
-    labels: LabelColumns,
-
-    /// Go on, and print each backup again when it changes, until Ctrl-C
-    #[arg(short, long)]
-    watch: bool,
-}
-
-pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::Result<Exit> {
-    let installation = Installation::connect(installation).await?;
-    let selector = args.selector.as_deref();
-    let mut backups: Vec<Backup> = listing::find(&installation, &args.names, selector).await?;
-    listing::sort_series(&mut backups);
-    if args.watch {
-        let volumes = follow::Volumes::default();
-        volumes.look(&installation, &backups).await;
-        let find = async || {
-            let found = listing::find(&installation, &args.names, selector).await?;
-            volumes.look(&installation, &found).await;
-            Ok(found)
+    fn row(&self, now: Timestamp) -> Vec<String> {
+        let status = self.status.clone().unwrap_or_default();
+        let created = status.start_timestamp.as_ref().map_or_else(|| NONE.to_owned(), moment::text);
+        let expires = expiration(self);
+        let expires = expires.map_or_else(|| "n/a".to_owned(), |then| moment::distance(then, now));
+        let position = match status.queue_position {
+            0 => String::new(),
+            position => position.to_string(),
         };
-        let table =
-            |backups: &[_]| watched(backups, &args.labels, Timestamp::now(), |b| volumes.of(b));
-        return follow::changes(find, backups, args.output, table).await;
+        vec![
+            self.name_any(),
+            self.state(),
+            status.errors.to_string(),
+            status.warnings.to_string(),
+            created,
+            expires,
+            self.spec.storage_location.clone(),
+            position,
+            selector_text(self.spec.label_selector.as_ref()),
+        ]
     }
-    let table = |backups: &[_]| table(backups, &args.labels, Timestamp::now());
-    listing::show(&installation, backups, &args.names, args.output, table)
-}
-
-const HEADER: [&str; 9] = [
-    "NAME",
-    "STATUS",
-    "ERRORS",
-    "WARNINGS",
-    "CREATED",
-    "EXPIRES",
-    "STORAGE LOCATION",
-    "QUEUE POSITION",
-    "SELECTOR",
-];
-
-fn table(backups: &[Backup], labels: &LabelColumns, now: Timestamp) -> String {
-    listing::table(backups, HEADER, |backup| row(backup, now), labels)
-}
-
-/// The same, and how far their volumes are.
-fn watched(
-    backups: &[Backup],
-    labels: &LabelColumns,
-    now: Timestamp,
-    volumes: impl Fn(&Backup) -> String,
-) -> String {
-    let header = [&HEADER[..], &["VOLUMES"]].concat();
-    let row = |backup: &Backup| [&row(backup, now)[..], &[volumes(backup)]].concat();
-    listing::table_of(backups, header, row, labels)
-}
-
-fn row(backup: &Backup, now: Timestamp) -> [String; 9] {
-    let status = backup.status.clone().unwrap_or_default();
-    let created = status.start_timestamp.as_ref().map_or_else(|| NONE.to_owned(), moment::text);
-    let expires = expiration(backup);
-    let expires = expires.map_or_else(|| "n/a".to_owned(), |then| moment::distance(then, now));
-    let position = match status.queue_position {
-        0 => String::new(),
-        position => position.to_string(),
-    };
-    let selector = backup.spec.label_selector.as_ref().map(selector::text);
-    let selector = selector.filter(|text| !text.is_empty()).unwrap_or_else(|| NONE.to_owned());
-    [
-        backup.name_any(),
-        backup.state(),
-        status.errors.to_string(),
-        status.warnings.to_string(),
-        created,
-        expires,
-        backup.spec.storage_location.clone(),
-        position,
-        selector,
-    ]
 }
 
 /// When it may be deleted, as far as one can know.
@@ -124,6 +63,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::table::{self, LabelColumns, table, watched};
 
     fn backup(name: &str, spec: &Value, status: &Value) -> Backup {
         serde_json::from_value(json!({
@@ -160,7 +100,7 @@ mod tests {
     fn the_table_shows_what_velero_shows() {
         let now: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
         let mut backups = backups();
-        listing::sort_series(&mut backups);
+        table::sort(&mut backups);
         insta::assert_snapshot!(table(&backups, &LabelColumns::default(), now));
     }
 

@@ -2,22 +2,20 @@
 
 use std::path::PathBuf;
 
-use anyhow::bail;
 use bowline_api::backup_storage_location::{AccessMode, ObjectStorageLocation};
 use bowline_api::{BackupStorageLocation, BackupStorageLocationSpec, Duration};
 use bowline_store::{BackupName, Prefix};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::SecretKeySelector;
 use kube::ResourceExt as _;
-use kube::api::PostParams;
 
 use super::check_no_other_default;
 use crate::args::InstallationArgs;
 use crate::exit::Exit;
 use crate::flags::{self, Pairs};
-use crate::installation::{Installation, is_already_there};
+use crate::installation::Installation;
 use crate::listing::{self, ObjectFormat};
-use crate::{client_config, output, trust};
+use crate::trust;
 
 /// Add a place for backups
 #[derive(Debug, clap::Args)]
@@ -86,33 +84,15 @@ enum Mode {
 
 pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::Result<Exit> {
     let certificates = args.cacert.as_deref().map(trust::read_file).transpose()?;
-    let mut location = location(&args, certificates)?;
+    let location = location(&args, certificates)?;
     if let Some(format) = args.output {
-        let namespace = client_config::namespace(installation.namespace.as_deref())?;
-        location.metadata.namespace = Some(namespace);
-        output::data(listing::print_one(location, format)?)?;
-        return Ok(Exit::Success);
+        return listing::print_instead(location, installation, format);
     }
     let installation = Installation::connect(installation).await?;
-    let name = location.name_any();
     if args.default {
-        check_no_other_default(&installation, &name).await?;
+        check_no_other_default(&installation, &location.name_any()).await?;
     }
-    let api = installation.api::<BackupStorageLocation>();
-    let params = PostParams::default();
-    let request = async {
-        match api.create(&params, &location).await {
-            Err(error) if is_already_there(&error) => Ok(None),
-            created => created.map(Some),
-        }
-    };
-    let doing = format!("create backup location `{name}`");
-    let hint = installation.hint(&format!("backup-location get {name}"));
-    if installation.ask(&doing, request).await?.is_none() {
-        bail!("there is a backup location `{name}` already; see {hint}");
-    }
-    output::say(format_args!("backup location `{name}` is created; see {hint}"));
-    Ok(Exit::Success)
+    listing::add(&installation, &location).await
 }
 
 /// The location that the command line asks for.

@@ -2,72 +2,81 @@
 
 use bowline_api::BackupStorageLocation;
 use bowline_api::backup_storage_location::AccessMode;
-use kube::ResourceExt;
+use bowline_api::location::LocationPhase;
+use jiff::Timestamp;
+use kube::ResourceExt as _;
 
 use crate::args::InstallationArgs;
 use crate::exit::Exit;
 use crate::installation::Installation;
-use crate::listing::{self, Format, LabelColumns};
+use crate::listing::Kind as _;
 use crate::moment;
+use crate::table::{self, Listed};
 
 /// List the places for backups
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The locations to list [default: all]
-    names: Vec<String>,
-
-    /// List only locations with these labels
-    #[arg(short = 'l', long, value_name = "SELECTOR", conflicts_with = "names")]
-    selector: Option<String>,
+    #[command(flatten)]
+    list: table::Args,
 
     /// List only the default location
     #[arg(long, conflicts_with_all = ["names", "selector"])]
     default: bool,
-
-    /// How to print them
-    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
-    output: Format,
-
-    #[command(flatten)]
-    labels: LabelColumns,
 }
 
-pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::Result<Exit> {
+pub(crate) async fn run(args: &Args, installation: &InstallationArgs) -> anyhow::Result<Exit> {
     let installation = Installation::connect(installation).await?;
-    let selector = args.selector.as_deref();
-    let mut locations: Vec<BackupStorageLocation> =
-        listing::find(&installation, &args.names, selector).await?;
+    let mut locations: Vec<BackupStorageLocation> = table::find(&args.list, &installation).await?;
     locations.retain(|location| !args.default || location.spec.default);
-    locations.sort_by_key(ResourceExt::name_any);
-    let table = |locations: &[_]| table(locations, &args.labels);
-    listing::show(&installation, locations, &args.names, args.output, table)
+    table::show(&installation, locations, &args.list)
 }
 
-fn table(locations: &[BackupStorageLocation], labels: &LabelColumns) -> String {
-    let header =
-        ["NAME", "PROVIDER", "BUCKET/PREFIX", "PHASE", "LAST VALIDATED", "ACCESS MODE", "DEFAULT"];
-    listing::table(locations, header, row, labels)
+impl Listed for BackupStorageLocation {
+    const HEADER: &'static [&'static str] =
+        &["NAME", "PROVIDER", "BUCKET/PREFIX", "PHASE", "LAST VALIDATED", "ACCESS MODE", "DEFAULT"];
+
+    fn row(&self, _: Timestamp) -> Vec<String> {
+        let unknown = || "Unknown".to_owned();
+        let last = self.status.as_ref().and_then(|status| status.last_validation_time.as_ref());
+        vec![
+            self.name_any(),
+            self.spec.provider.clone(),
+            bucket(self),
+            phase(self),
+            last.map_or_else(unknown, moment::text),
+            access_mode(self),
+            if self.spec.default { "true".to_owned() } else { String::new() },
+        ]
+    }
+
+    /// Why it cannot be used.
+    fn remark(&self) -> Option<String> {
+        let status = self.status.as_ref()?;
+        let is_unavailable = status.phase == Some(LocationPhase::Unavailable);
+        let message = Some(&status.message).filter(|message| !message.is_empty());
+        let why = message.filter(|_| is_unavailable)?;
+        Some(format!("{} `{}` is Unavailable: {why}", Self::NOUN, self.name_any()))
+    }
 }
 
-fn row(location: &BackupStorageLocation) -> [String; 7] {
-    let unknown = || "Unknown".to_owned();
-    let spec = &location.spec;
-    let status = location.status.clone().unwrap_or_default();
-    let bucket = spec.object_storage.as_ref().map(|bucket| match bucket.prefix.as_str() {
+/// The bucket, and the folder in it.
+pub(super) fn bucket(location: &BackupStorageLocation) -> String {
+    let bucket = location.spec.object_storage.as_ref().map(|bucket| match bucket.prefix.as_str() {
         "" => bucket.bucket.clone(),
         prefix => format!("{}/{prefix}", bucket.bucket),
     });
-    let phase = status.phase.as_ref().map(ToString::to_string);
-    let mode = spec.access_mode.clone().filter(|mode| !mode.as_str().is_empty());
-    [
-        location.name_any(),
-        spec.provider.clone(),
-        bucket.unwrap_or_default(),
-        phase.filter(|phase| !phase.is_empty()).unwrap_or_else(unknown),
-        status.last_validation_time.as_ref().map_or_else(unknown, moment::text),
-        mode.unwrap_or(AccessMode::ReadWrite).to_string(),
-        if spec.default { "true".to_owned() } else { String::new() },
-    ]
+    bucket.unwrap_or_default()
+}
+
+pub(super) fn phase(location: &BackupStorageLocation) -> String {
+    let phase = location.status.as_ref().and_then(|status| status.phase.as_ref());
+    let phase = phase.map(ToString::to_string).filter(|phase| !phase.is_empty());
+    phase.unwrap_or_else(|| "Unknown".to_owned())
+}
+
+pub(super) fn access_mode(location: &BackupStorageLocation) -> String {
+    let mode = location.spec.access_mode.clone().filter(|mode| !mode.as_str().is_empty());
+    mode.unwrap_or(AccessMode::ReadWrite).to_string()
 }
 
 #[cfg(test)]
@@ -75,6 +84,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::table::{LabelColumns, table};
 
     #[test]
     fn the_table_shows_what_velero_shows() {
@@ -100,6 +110,6 @@ mod tests {
             ),
             location("empty", json!({}), json!({})),
         ];
-        insta::assert_snapshot!(table(&locations, &LabelColumns::default()));
+        insta::assert_snapshot!(table(&locations, &LabelColumns::default(), Timestamp::UNIX_EPOCH));
     }
 }

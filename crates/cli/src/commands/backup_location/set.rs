@@ -6,15 +6,14 @@ use anyhow::bail;
 use bowline_api::BackupStorageLocation;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::SecretKeySelector;
-use kube::ResourceExt as _;
-use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
 use super::check_no_other_default;
 use crate::args::InstallationArgs;
 use crate::exit::Exit;
 use crate::installation::Installation;
-use crate::{flags, listing, output, trust};
+use crate::listing::{self, Kind as _};
+use crate::{flags, output, trust};
 
 /// Change a place for backups
 #[derive(Debug, clap::Args)]
@@ -42,17 +41,13 @@ pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::
         bail!("nothing is to be changed; say what with --cacert, --credential or --default");
     };
     let installation = Installation::connect(installation).await?;
-    let location: BackupStorageLocation = listing::get(&installation, &args.name).await?;
-    let name = location.name_any();
+    // One that is not there is told with a hint.
+    listing::get::<BackupStorageLocation>(&installation, &args.name).await?;
     if args.default == Some(true) {
-        check_no_other_default(&installation, &name).await?;
+        check_no_other_default(&installation, &args.name).await?;
     }
-    let api = installation.api::<BackupStorageLocation>();
-    let params = PatchParams::default();
-    let patch = Patch::Merge(&patch);
-    let doing = format!("change backup location `{name}`");
-    installation.ask(&doing, api.patch(&name, &params, &patch)).await?;
-    output::say(format_args!("backup location `{name}` is changed"));
+    listing::change::<BackupStorageLocation>(&installation, &args.name, &patch).await?;
+    output::say(format_args!("{} `{}` is changed", BackupStorageLocation::NOUN, args.name));
     Ok(Exit::Success)
 }
 

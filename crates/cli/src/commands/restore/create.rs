@@ -18,8 +18,8 @@ use crate::args::{InstallationArgs, TrustArgs};
 use crate::exit::Exit;
 use crate::flags::{self, Pairs};
 use crate::installation::Installation;
-use crate::listing::ObjectFormat;
-use crate::{client_config, moment, run};
+use crate::listing::{self, ObjectFormat};
+use crate::{moment, run};
 
 /// Restore a backup
 ///
@@ -101,11 +101,10 @@ pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::
         && !args.dry_run
         && !picks_itself
     {
-        let namespace = client_config::namespace(installation.namespace.as_deref())?;
-        return run::print(restore, &namespace, format);
+        return listing::print_instead(restore, installation, format);
     }
-    let installation = Installation::connect(installation).await?;
-    let source = Source::find(&installation, &restore.spec).await?;
+    let connected = Installation::connect(installation).await?;
+    let source = Source::find(&connected, &restore.spec).await?;
     if picks_itself {
         source.pick(&mut restore.spec);
     }
@@ -114,10 +113,10 @@ pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::
         output if args.dry_run => {
             let trust = &args.trust.args;
             // Boxed, since all that a restore needs goes through it.
-            Box::pin(dry_run::run(&installation, restore, source, trust, output)).await
+            Box::pin(dry_run::run(&connected, restore, source, trust, output)).await
         }
-        Some(format) => run::print(restore, installation.namespace(), format),
-        None => run::submit(&installation, restore, args.wait).await,
+        Some(format) => listing::print_instead(restore, installation, format),
+        None => run::submit(&connected, restore, args.wait).await,
     }
 }
 

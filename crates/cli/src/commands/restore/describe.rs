@@ -12,33 +12,8 @@ use bowline_store::file::{ResourceList, RestoreOperation, RestoreVolumeInfo, Res
 use kube::ResourceExt as _;
 use serde_json::Value;
 
-use crate::args::{InstallationArgs, TrustArgs};
-use crate::describe::{self, Described, Fetched, Format, Transfers, Wish, file};
+use crate::describe::{DescribedRun, Fetched, Transfers, file};
 use crate::download::Downloads;
-use crate::exit::Exit;
-use crate::installation::Installation;
-
-/// Show what is known of restores
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    /// The restores to describe [default: all]
-    names: Vec<String>,
-
-    /// Describe only restores with these labels
-    #[arg(short = 'l', long, value_name = "SELECTOR", conflicts_with = "names")]
-    selector: Option<String>,
-
-    /// Show every object, volume and operation as well
-    #[arg(long)]
-    details: bool,
-
-    /// How to print it
-    #[arg(short, long, value_name = "FORMAT", default_value = "plaintext")]
-    output: Format,
-
-    #[command(flatten)]
-    trust: TrustArgs,
-}
 
 /// What the storage location holds of a restore. A file that was not asked for is nothing.
 #[derive(Debug, Default)]
@@ -49,18 +24,8 @@ pub(crate) struct Files {
     resources: Option<Fetched<ResourceList>>,
 }
 
-pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::Result<Exit> {
-    let Args { names, selector, details, output, trust } = &args;
-    let (selector, details, output) = (selector.as_deref(), *details, *output);
-    describe::run::<Restore>(Wish { names, selector, details, output, trust }, installation).await
-}
-
-impl Described for Restore {
+impl DescribedRun for Restore {
     type Files = Files;
-
-    async fn location(&self, installation: &Installation) -> anyhow::Result<String> {
-        super::location(installation, self).await
-    }
 
     async fn fetch(&self, downloads: &Downloads, details: bool) -> Files {
         let status = self.status.clone().unwrap_or_default();

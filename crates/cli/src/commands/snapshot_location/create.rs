@@ -2,21 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::bail;
 use bowline_api::snapshot_type::SnapshotType;
 use bowline_api::{VolumeSnapshotLocation, VolumeSnapshotLocationSpec, annotation};
 use bowline_store::BackupName;
 use clap::builder::NonEmptyStringValueParser;
 use k8s_openapi::api::core::v1::SecretKeySelector;
-use kube::ResourceExt as _;
-use kube::api::PostParams;
 
 use crate::args::InstallationArgs;
 use crate::exit::Exit;
 use crate::flags::{self, Pairs};
-use crate::installation::{Installation, is_already_there};
-use crate::listing::ObjectFormat;
-use crate::{client_config, output, run};
+use crate::installation::Installation;
+use crate::listing::{self, ObjectFormat};
+use crate::run;
 
 /// Add a location for snapshots of volumes
 #[derive(Debug, clap::Args)]
@@ -52,26 +49,10 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::Result<Exit> {
     let location = location(&args)?;
     if let Some(format) = args.output {
-        let namespace = client_config::namespace(installation.namespace.as_deref())?;
-        return run::print(location, &namespace, format);
+        return listing::print_instead(location, installation, format);
     }
     let installation = Installation::connect(installation).await?;
-    let name = location.name_any();
-    let api = installation.api::<VolumeSnapshotLocation>();
-    let params = PostParams::default();
-    let request = async {
-        match api.create(&params, &location).await {
-            Err(error) if is_already_there(&error) => Ok(None),
-            created => created.map(Some),
-        }
-    };
-    let doing = format!("create snapshot location `{name}`");
-    let hint = installation.hint(&format!("snapshot-location get {name}"));
-    if installation.ask(&doing, request).await?.is_none() {
-        bail!("there is a snapshot location `{name}` already; see {hint}");
-    }
-    output::say(format_args!("snapshot location `{name}` is created; see {hint}"));
-    Ok(Exit::Success)
+    listing::add(&installation, &location).await
 }
 
 /// The location that the command line asks for.

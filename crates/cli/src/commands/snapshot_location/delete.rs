@@ -1,12 +1,11 @@
 //! `bowline snapshot-location delete`
 
 use bowline_api::{Backup, VolumeSnapshotLocation};
-use kube::ResourceExt;
 
 use crate::args::InstallationArgs;
-use crate::confirm::confirm;
 use crate::exit::Exit;
 use crate::installation::Installation;
+use crate::selection::{self, Deletion};
 use crate::{listing, output};
 
 /// Forget a location for snapshots of volumes
@@ -15,50 +14,24 @@ use crate::{listing, output};
 /// deleted until there is one of the same name again.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The locations to forget
-    #[arg(required_unless_present_any = ["all", "selector"])]
-    names: Vec<String>,
-
-    /// Forget all locations
-    #[arg(long, conflicts_with_all = ["names", "selector"])]
-    all: bool,
-
-    /// Forget the locations with these labels
-    #[arg(short = 'l', long, value_name = "SELECTOR", conflicts_with = "names")]
-    selector: Option<String>,
-
-    /// Do not ask whether this is meant
-    #[arg(long)]
-    confirm: bool,
+    #[command(flatten)]
+    deletion: Deletion,
 }
 
-pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::Result<Exit> {
+pub(crate) async fn run(args: &Args, installation: &InstallationArgs) -> anyhow::Result<Exit> {
     let installation = Installation::connect(installation).await?;
-    let selector = args.selector.as_deref();
-    let locations: Vec<VolumeSnapshotLocation> =
-        listing::find(&installation, &args.names, selector).await?;
-    if locations.is_empty() {
-        output::say("no snapshot locations found");
-        return Ok(Exit::Success);
-    }
-    let names: Vec<String> = locations.iter().map(ResourceExt::name_any).collect();
-    let backups: Vec<Backup> = listing::find(&installation, &[], None).await?;
-    let question = format!(
-        "The cluster will forget the snapshot location(s) {}; the snapshots stay.",
-        names.join(", ")
-    );
-    for name in &names {
-        if let Some(warning) = warning(name, &backups) {
+    let question = async |names: &[String]| {
+        let backups: Vec<Backup> = listing::find(&installation, &[], None).await?;
+        for warning in names.iter().filter_map(|name| warning(name, &backups)) {
             output::say(format_args!("warning: {warning}"));
         }
-    }
-    if !confirm(args.confirm, &question)? {
-        output::say("nothing is deleted");
-        return Ok(Exit::Success);
-    }
-    for name in &names {
-        listing::delete::<VolumeSnapshotLocation>(&installation, name).await?;
-        output::say(format_args!("snapshot location `{name}` is deleted"));
+        Ok(format!(
+            "The cluster will forget the snapshot location(s) {}; the snapshots stay.",
+            names.join(", ")
+        ))
+    };
+    for location in args.deletion.choose::<VolumeSnapshotLocation>(&installation, question).await? {
+        selection::delete(&installation, &location).await?;
     }
     Ok(Exit::Success)
 }

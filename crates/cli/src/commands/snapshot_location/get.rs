@@ -1,54 +1,24 @@
 //! `bowline snapshot-location get`
 
 use bowline_api::{VolumeSnapshotLocation, annotation};
-use kube::ResourceExt;
+use jiff::Timestamp;
+use kube::ResourceExt as _;
 
-use crate::args::InstallationArgs;
-use crate::exit::Exit;
-use crate::installation::Installation;
-use crate::listing::{self, Format, LabelColumns};
 use crate::sheet::NONE;
+use crate::table::Listed;
 
-/// List the locations for snapshots of volumes
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    /// The locations to list [default: all]
-    names: Vec<String>,
+impl Listed for VolumeSnapshotLocation {
+    // Velero shows the first two.
+    const HEADER: &'static [&'static str] = &["NAME", "PROVIDER", "SNAPSHOT TYPE"];
 
-    /// List only locations with these labels
-    #[arg(short = 'l', long, value_name = "SELECTOR", conflicts_with = "names")]
-    selector: Option<String>,
-
-    /// How to print them
-    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
-    output: Format,
-
-    #[command(flatten)]
-    labels: LabelColumns,
-}
-
-pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::Result<Exit> {
-    let installation = Installation::connect(installation).await?;
-    let selector = args.selector.as_deref();
-    let mut locations: Vec<VolumeSnapshotLocation> =
-        listing::find(&installation, &args.names, selector).await?;
-    locations.sort_by_key(ResourceExt::name_any);
-    let table = |locations: &[_]| table(locations, &args.labels);
-    listing::show(&installation, locations, &args.names, args.output, table)
-}
-
-/// Velero shows the first two.
-fn table(locations: &[VolumeSnapshotLocation], labels: &LabelColumns) -> String {
-    listing::table(locations, ["NAME", "PROVIDER", "SNAPSHOT TYPE"], row, labels)
-}
-
-fn row(location: &VolumeSnapshotLocation) -> [String; 3] {
-    let snapshot_type = location.annotations().get(annotation::SNAPSHOT_TYPE);
-    [
-        location.name_any(),
-        location.spec.provider.clone(),
-        snapshot_type.cloned().unwrap_or_else(|| NONE.to_owned()),
-    ]
+    fn row(&self, _: Timestamp) -> Vec<String> {
+        let snapshot_type = self.annotations().get(annotation::SNAPSHOT_TYPE);
+        vec![
+            self.name_any(),
+            self.spec.provider.clone(),
+            snapshot_type.cloned().unwrap_or_else(|| NONE.to_owned()),
+        ]
+    }
 }
 
 #[cfg(test)]
@@ -56,6 +26,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::table::{LabelColumns, table};
 
     #[test]
     fn the_table_shows_what_velero_shows_and_whether_snapshots_are_uploaded() {
@@ -71,6 +42,6 @@ mod tests {
             location("default", "aws", json!(null)),
             location("near", "example.io/local", json!({"bowline.io/snapshot-type": "local"})),
         ];
-        insta::assert_snapshot!(table(&locations, &LabelColumns::default()));
+        insta::assert_snapshot!(table(&locations, &LabelColumns::default(), Timestamp::UNIX_EPOCH));
     }
 }

@@ -4,14 +4,13 @@ use anyhow::bail;
 use bowline_api::snapshot_type::SnapshotType;
 use bowline_api::{VolumeSnapshotLocation, annotation};
 use k8s_openapi::api::core::v1::SecretKeySelector;
-use kube::ResourceExt as _;
-use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
 use crate::args::InstallationArgs;
 use crate::exit::Exit;
 use crate::installation::Installation;
-use crate::{flags, listing, output};
+use crate::listing::{self, Kind as _};
+use crate::{flags, output};
 
 /// Change a location for snapshots of volumes
 #[derive(Debug, clap::Args)]
@@ -33,13 +32,10 @@ pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::
         bail!("nothing is to be changed; say what with --credential or --snapshot-type");
     };
     let installation = Installation::connect(installation).await?;
-    let location: VolumeSnapshotLocation = listing::get(&installation, &args.name).await?;
-    let name = location.name_any();
-    let api = installation.api::<VolumeSnapshotLocation>();
-    let (params, patch) = (PatchParams::default(), Patch::Merge(&patch));
-    let doing = format!("change snapshot location `{name}`");
-    installation.ask(&doing, api.patch(&name, &params, &patch)).await?;
-    output::say(format_args!("snapshot location `{name}` is changed"));
+    // One that is not there is told with a hint.
+    listing::get::<VolumeSnapshotLocation>(&installation, &args.name).await?;
+    listing::change::<VolumeSnapshotLocation>(&installation, &args.name, &patch).await?;
+    output::say(format_args!("{} `{}` is changed", VolumeSnapshotLocation::NOUN, args.name));
     Ok(Exit::Success)
 }
 

@@ -5,15 +5,16 @@ use std::collections::BTreeMap;
 use anyhow::bail;
 use bowline_api::backup::BackupUploaderConfig;
 use bowline_api::snapshot_type::SnapshotType;
-use bowline_api::{BackupSpec, Duration};
+use bowline_api::{BackupSpec, Duration, annotation};
 use k8s_openapi::api::core::v1::TypedLocalObjectReference;
 
-use crate::{flags, selector};
+use crate::flags::{self, Pairs};
+use crate::selector;
 
 /// What to back up.
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "What to back up")]
-pub(super) struct What {
+pub(crate) struct What {
     /// Namespaces to take; * for all [default: *]
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = flags::word())]
     include_namespaces: Vec<String>,
@@ -71,7 +72,7 @@ pub(super) struct What {
 /// Where to, and how.
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "Where to, and how")]
-pub(super) struct How {
+pub(crate) struct How {
     /// How long to keep the backup [default: the server's, 30 days]
     #[arg(long, value_name = "DURATION", value_parser = flags::duration)]
     ttl: Option<Duration>,
@@ -92,23 +93,25 @@ pub(super) struct How {
     /// What becomes of snapshots by plugins of snapshot locations [default: what the location says,
     /// else the server's, auto]
     #[arg(long, value_name = "TYPE", value_parser = flags::snapshot_type())]
-    pub(super) snapshot_type: Option<SnapshotType>,
+    snapshot_type: Option<SnapshotType>,
 
-    /// Whether to move the data of snapshots into the storage location
+    /// Whether to move the data of snapshots into the storage location; this version has no data mover
+    /// and refuses the backup. Snapshot locations whose plugin uploads do that instead
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", value_parser = flags::boolean)]
     snapshot_move_data: Option<bool>,
 
-    /// What moves the data [default: the built-in one]
+    /// What moves the data; without effect in this version, which has no data mover
     #[arg(long, value_name = "NAME")]
     data_mover: Option<String>,
 
-    /// Whether to copy pod volumes file by file unless they opt out
+    /// Whether to copy pod volumes file by file unless they opt out; this version cannot, and reports
+    /// each such volume as an error
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", value_parser = flags::boolean)]
     default_volumes_to_fs_backup: Option<bool>,
 
-    /// How many files to copy at once
+    /// How many files to copy at once; without effect in this version, which copies no files
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(i64).range(0..))]
     parallel_files_upload: Option<i64>,
 
@@ -125,8 +128,19 @@ pub(super) struct How {
     item_operation_timeout: Option<Duration>,
 }
 
+impl How {
+    /// The annotations of the command line, with those that stand for flags.
+    pub(crate) fn annotations(&self, said: &[Pairs]) -> BTreeMap<String, String> {
+        let mut annotations = flags::merged(said);
+        if let Some(snapshot_type) = self.snapshot_type {
+            annotations.insert(annotation::SNAPSHOT_TYPE.to_owned(), snapshot_type.to_string());
+        }
+        annotations
+    }
+}
+
 /// What the command line asks for.
-pub(super) fn spec(what: &What, how: &How) -> anyhow::Result<BackupSpec> {
+pub(crate) fn spec(what: &What, how: &How) -> anyhow::Result<BackupSpec> {
     check_filters(what)?;
     let included_namespaces =
         flags::namespaces(&what.include_namespaces, &what.exclude_namespaces)?;

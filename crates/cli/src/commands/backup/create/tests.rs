@@ -3,6 +3,7 @@ use clap::Parser as _;
 use serde_json::{Value, json};
 
 use super::*;
+use kube::ResourceExt as _;
 
 #[derive(Debug, clap::Parser)]
 struct Line {
@@ -183,7 +184,7 @@ fn schedule(value: &Value) -> Schedule {
         "metadata": {
             "name": "nightly", "namespace": "velero", "uid": "u",
             "labels": {"of": "schedule"},
-            "annotations": {"note": "kept", LAST_APPLIED: "{}"},
+            "annotations": {"note": "kept", "kubectl.kubernetes.io/last-applied-configuration": "{}"},
         },
         "spec": value,
     }))
@@ -201,7 +202,7 @@ fn a_schedule_lends_its_template_its_labels_and_its_name() {
     assert_eq!(
         serde_json::to_value(&backup.metadata).unwrap(),
         json!({
-            "name": "nightly-20260102030405",
+            "name": "nightly-20260102030405", "namespace": "velero",
             "labels": {"of": "schedule", "velero.io/schedule-name": "nightly"},
             "annotations": {"note": "kept"},
             "ownerReferences": [{

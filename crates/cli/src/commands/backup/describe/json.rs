@@ -31,7 +31,8 @@ pub(super) fn render(
     document
 }
 
-fn spec(spec: &BackupSpec) -> Value {
+/// What to back up and how.
+pub(crate) fn spec(spec: &BackupSpec) -> Value {
     let resources = if has_scoped_filters(spec) {
         json!({
             "includedClusterScoped": excluded(&spec.included_cluster_scoped_resources),

@@ -31,19 +31,12 @@ pub(super) fn render(
     }
     let summary = backup.summary();
     section::reasons(&mut sheet, &summary);
-    policies(&mut sheet, backup);
+    policies(&mut sheet, &backup.spec);
+    global_policies(&mut sheet, backup);
+    uploader(&mut sheet, &backup.spec);
     section::results(&mut sheet, &summary, files.results.as_ref());
     sheet.gap();
-    filters(&mut sheet, &backup.spec);
-    settings(&mut sheet, &backup.spec);
-    hooks(&mut sheet, &backup.spec.hooks.resources);
-    if !backup.spec.ordered_resources.is_empty() {
-        sheet.gap();
-        sheet.heading(0, "OrderedResources");
-        for (resource, names) in &backup.spec.ordered_resources {
-            sheet.field(1, resource, names);
-        }
-    }
+    spec(&mut sheet, &backup.spec);
     sheet.gap();
     times(&mut sheet, &status);
     items(&mut sheet, backup, &status);
@@ -62,20 +55,42 @@ pub(super) fn render(
     sheet.finish()
 }
 
-fn policies(sheet: &mut Sheet, backup: &Backup) {
-    if let Some(policy) = &backup.spec.resource_policy {
+/// What to back up and how.
+pub(crate) fn spec(sheet: &mut Sheet, spec: &BackupSpec) {
+    filters(sheet, spec);
+    settings(sheet, spec);
+    hooks(sheet, &spec.hooks.resources);
+    if !spec.ordered_resources.is_empty() {
+        sheet.gap();
+        sheet.heading(0, "OrderedResources");
+        for (resource, names) in &spec.ordered_resources {
+            sheet.field(1, resource, names);
+        }
+    }
+}
+
+/// The policies that are named.
+pub(crate) fn policies(sheet: &mut Sheet, spec: &BackupSpec) {
+    if let Some(policy) = &spec.resource_policy {
         sheet.gap();
         sheet.heading(0, "Resource policies");
         sheet.field(1, "Type", &policy.kind);
         sheet.field(1, "Name", &policy.name);
     }
+}
+
+fn global_policies(sheet: &mut Sheet, backup: &Backup) {
     if let Some(name) = backup.annotations().get(annotation::GLOBAL_VOLUME_POLICY) {
         sheet.gap();
         sheet.heading(0, "Global volume policies");
         sheet.field(1, "Type", "configmap");
         sheet.field(1, "Name", name);
     }
-    let uploader = backup.spec.uploader_config.as_ref();
+}
+
+/// How files are copied, if that is said.
+pub(crate) fn uploader(sheet: &mut Sheet, spec: &BackupSpec) {
+    let uploader = spec.uploader_config.as_ref();
     if let Some(uploader) = uploader.filter(|uploader| uploader.parallel_files_upload > 0) {
         sheet.gap();
         sheet.heading(0, "Uploader config");

@@ -81,12 +81,12 @@ pub(super) struct How {
     #[arg(long)]
     pub(super) allow_empty_volumes: bool,
 
-    /// Whether holes in files stay holes
+    /// Whether holes in files stay holes; without effect in this version, which copies no files
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", value_parser = flags::boolean)]
     write_sparse_files: Option<bool>,
 
-    /// How many files to fetch at once [default: as many as there are CPUs]
+    /// How many files to fetch at once; without effect in this version, which copies no files
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(i64).range(0..))]
     parallel_files_download: Option<i64>,
 

@@ -1,0 +1,102 @@
+//! `bowline backup-location describe`
+
+use bowline_api::backup_storage_location::ObjectStorageLocation;
+use bowline_api::{BackupStorageLocation, BackupStorageLocationStatus};
+use serde_json::{Value, json};
+
+use super::get::{access_mode, bucket, phase};
+use crate::describe::section::{self, pairs, time};
+use crate::describe::{Described, document};
+use crate::sheet::Sheet;
+
+impl Described for BackupStorageLocation {
+    fn text(&self) -> String {
+        let Self { spec, .. } = self;
+        let status = self.status.clone().unwrap_or_default();
+        let mut sheet = Sheet::default();
+        section::metadata(&mut sheet, self);
+        sheet.gap();
+        sheet.field(0, "Phase", phase(self));
+        if !status.message.is_empty() {
+            sheet.field(0, "Message", &status.message);
+        }
+        sheet.gap();
+        sheet.field(0, "Provider", &spec.provider);
+        sheet.field(0, "Bucket", bucket(self));
+        sheet.list(0, "Config", pairs(&spec.config));
+        sheet.field(0, "Credential", section::credential(spec.credential.as_ref()));
+        sheet.field(0, "Certificates", certificates(spec.object_storage.as_ref()));
+        sheet.gap();
+        sheet.field(0, "Default", spec.default);
+        sheet.field(0, "Access Mode", access_mode(self));
+        let (sync, check) = (spec.backup_sync_period, spec.validation_frequency);
+        sheet.field(0, "Backup Sync Period", section::or_servers(sync));
+        sheet.field(0, "Validation Frequency", section::or_servers(check));
+        sheet.gap();
+        sheet.field(0, "Last Validated", time(status.last_validation_time.as_ref()));
+        sheet.field(0, "Last Synced", time(status.last_synced_time.as_ref()));
+        sheet.finish()
+    }
+
+    fn json(&self) -> Value {
+        let Self { spec, .. } = self;
+        let BackupStorageLocationStatus { message, last_validation_time, last_synced_time, .. } =
+            self.status.clone().unwrap_or_default();
+        let mut document = document::of(self);
+        document["phase"] = phase(self).into();
+        if !message.is_empty() {
+            document["message"] = message.into();
+        }
+        document["spec"] = json!({
+            "provider": spec.provider,
+            "bucket": bucket(self),
+            "config": spec.config,
+            "credential": spec.credential,
+            "default": spec.default,
+            "accessMode": access_mode(self),
+            "backupSyncPeriod": spec.backup_sync_period,
+            "validationFrequency": spec.validation_frequency,
+        });
+        document["status"] = json!({
+            "lastValidationTime": time(last_validation_time.as_ref()),
+            "lastSyncedTime": time(last_synced_time.as_ref()),
+        });
+        document
+    }
+}
+
+/// Where the certificates are that are trusted besides the system's.
+fn certificates(bucket: Option<&ObjectStorageLocation>) -> String {
+    let Some(ObjectStorageLocation { ca_cert, ca_cert_ref, .. }) = bucket else {
+        return section::credential(None);
+    };
+    match ca_cert {
+        Some(pem) if !pem.0.is_empty() && ca_cert_ref.is_none() => "in the location".to_owned(),
+        _ => section::credential(ca_cert_ref.as_ref()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_location_that_cannot_be_used_says_why() {
+        let location: BackupStorageLocation = serde_json::from_value(json!({
+            "apiVersion": "velero.io/v1", "kind": "BackupStorageLocation",
+            "metadata": {"name": "default", "namespace": "velero", "labels": {"a": "b"}},
+            "spec": {
+                "provider": "aws", "default": true, "config": {"region": "x", "profile": "y"},
+                "objectStorage": {"bucket": "b", "prefix": "p", "caCert": "UEVN"},
+                "credential": {"name": "cloud", "key": "key"}, "backupSyncPeriod": "0s",
+            },
+            "status": {
+                "phase": "Unavailable", "message": "access denied",
+                "lastValidationTime": "2026-01-02T03:04:05Z",
+            },
+        }))
+        .unwrap();
+        insta::assert_snapshot!(location.text());
+        insta::assert_snapshot!(format!("{:#}", location.json()));
+    }
+}

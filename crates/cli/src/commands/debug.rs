@@ -1,0 +1,286 @@
+//! `bowline debug`: a support bundle, without Secrets.
+
+mod bundle;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::bail;
+use bowline_api::{Backup, Restore, crds};
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, LogParams};
+use kube::{Api, ResourceExt as _};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use self::bundle::Bundle;
+use super::version;
+use crate::args::{InstallationArgs, TrustArgs};
+use crate::describe::{self, DescribedRun};
+use crate::download::Downloads;
+use crate::exit::{Exit, until_asked_to_end};
+use crate::installation::{Installation, is_unknown_kind};
+use crate::server_deployment::CONTAINERS;
+use crate::{listing, logs, output, server_status};
+
+/// How long the server may take for each answer.
+const SERVER_PATIENCE: Duration = Duration::from_secs(5);
+const FILE_PATIENCE: Duration = Duration::from_secs(30);
+/// Objects in one answer, and the most answers of one kind.
+const PAGE: u32 = 500;
+const MOST_PAGES: usize = 40;
+/// How many pods are looked at, and how much of the log of a container and of a run is taken.
+const MOST_PODS: usize = 20;
+const LOG_LINES: i64 = 50_000;
+const LOG_BYTES: i64 = 32 << 20;
+const RUN_LOG_BYTES: u64 = 64 << 20;
+/// Velero's pods on nodes, whose log is taken, too.
+const NODE_CONTAINER: &str = "node-agent";
+
+/// Write a support bundle
+///
+/// An archive with the resources of the installation, the versions, and the logs of the server's pods;
+/// with --backup or --restore also all that is known of a run, and its log. Secrets are never read, and
+/// values that are called like credentials are left out of all the rest. Still look through it before you
+/// hand it on: names of your namespaces and objects are in it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Add all that is known of this backup
+    #[arg(long, value_name = "NAME")]
+    backup: Option<String>,
+
+    /// Add all that is known of this restore
+    #[arg(long, value_name = "NAME")]
+    restore: Option<String>,
+
+    /// The file to write [default: bundle-<time>.tar.gz in this folder]
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+
+    /// Say what is being collected
+    #[arg(long)]
+    verbose: bool,
+
+    #[command(flatten)]
+    trust: TrustArgs,
+
+    #[command(flatten)]
+    installation: InstallationArgs,
+}
+
+pub(crate) async fn run(args: &Args) -> anyhow::Result<Exit> {
+    let now = Timestamp::now();
+    let target = args.output.clone().unwrap_or_else(|| {
+        PathBuf::from(format!("bundle-{}.tar.gz", now.strftime("%Y-%m-%d-%H-%M-%S")))
+    });
+    if target.symlink_metadata().is_ok() {
+        bail!("{} is there already; choose another with --output", target.display());
+    }
+    let installation = Installation::connect(&args.installation).await?;
+    // Names that are wrong are told before anything is collected.
+    let backup: Option<Backup> = found(&installation, args.backup.as_deref()).await?;
+    let restore: Option<Restore> = found(&installation, args.restore.as_deref()).await?;
+    let mut bundle = Bundle::new(&target, now, args.verbose)?;
+    let asked_to_end = until_asked_to_end()?;
+    let collected = async {
+        versions(&installation, &mut bundle).await?;
+        objects(&installation, &mut bundle).await?;
+        workloads(&installation, &mut bundle).await?;
+        if let Some(backup) = &backup {
+            // Boxed, since what it asks for is large.
+            Box::pin(run_of(&installation, backup, &args.trust, &mut bundle)).await?;
+        }
+        if let Some(restore) = &restore {
+            // Boxed, since what it asks for is large.
+            Box::pin(run_of(&installation, restore, &args.trust, &mut bundle)).await?;
+        }
+        anyhow::Ok(())
+    };
+    tokio::select! {
+        collected = Box::pin(collected) => collected?,
+        // Half a bundle is none.
+        exit = asked_to_end => return Ok(exit),
+    }
+    let missing = bundle.finish()?;
+    say_where(&target, missing);
+    Ok(Exit::Success)
+}
+
+fn say_where(target: &Path, missing: usize) {
+    output::say(format_args!("the support bundle is {}", target.display()));
+    if missing > 0 {
+        output::say(format_args!(
+            "{missing} things could not be collected; problems.txt in the bundle says why"
+        ));
+    }
+    output::say("it has no Secrets; look through it before you hand it on");
+}
+
+async fn found<R: DescribedRun>(
+    installation: &Installation,
+    name: Option<&str>,
+) -> anyhow::Result<Option<R>> {
+    match name {
+        Some(name) => listing::get(installation, name).await.map(Some),
+        None => Ok(None),
+    }
+}
+
+/// Of the client, the server and the cluster.
+async fn versions(installation: &Installation, bundle: &mut Bundle) -> anyhow::Result<()> {
+    let server = match server_status::ask(installation, SERVER_PATIENCE).await {
+        Ok(answer) => json!(answer.status),
+        Err(error) => json!({"error": output::one_line(&error)}),
+    };
+    let client = installation.client();
+    let cluster = match installation.ask("ask for the version", client.apiserver_version()).await {
+        Ok(version) => json!(version.git_version),
+        Err(error) => json!({"error": output::one_line(&error)}),
+    };
+    let versions = json!({
+        "client": version::CLIENT, "server": server, "kubernetes": cluster,
+        "namespace": installation.namespace(),
+    });
+    bundle.add_object("versions.json", versions)
+}
+
+/// All resources of ours and Velero's in the namespace.
+async fn objects(installation: &Installation, bundle: &mut Bundle) -> anyhow::Result<()> {
+    for definition in crds::all() {
+        let names = &definition.spec.names;
+        let versions = &definition.spec.versions;
+        let Some(version) = versions.iter().find(|version| version.storage) else { continue };
+        let kind = GroupVersionKind::gvk(&definition.spec.group, &version.name, &names.kind);
+        let resource = ApiResource::from_gvk_with_plural(&kind, &names.plural);
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(installation.client(), installation.namespace(), &resource);
+        let file = format!("objects/{}.json", names.plural);
+        add_list(installation, &api, &names.plural, &file, bundle).await?;
+    }
+    Ok(())
+}
+
+/// Writes a list into a file, as far as it can be had.
+async fn add_list<K>(
+    installation: &Installation,
+    api: &Api<K>,
+    what: &str,
+    file: &str,
+    bundle: &mut Bundle,
+) -> anyhow::Result<Vec<K>>
+where
+    K: Clone + std::fmt::Debug + DeserializeOwned + Serialize,
+{
+    let mut params = ListParams::default().limit(PAGE);
+    let mut found = Vec::new();
+    for _ in 0..MOST_PAGES {
+        let request = async {
+            match api.list(&params).await {
+                Err(error) if is_unknown_kind(&error) => Ok(None),
+                page => page.map(Some),
+            }
+        };
+        match installation.ask(&format!("list {what}"), request).await {
+            Ok(Some(page)) => {
+                found.extend(page.items);
+                params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
+            }
+            Ok(None) => return Ok(Vec::new()),
+            Err(error) => {
+                bundle.lacks(file, &error);
+                return Ok(found);
+            }
+        }
+        if params.continue_token.is_none() {
+            break;
+        }
+    }
+    let items: Vec<Value> = found.iter().map(|object| json!(object)).collect();
+    bundle.add_object(file, json!({"items": items}))?;
+    Ok(found)
+}
+
+/// The server's Deployments and pods, with the logs of these.
+async fn workloads(installation: &Installation, bundle: &mut Bundle) -> anyhow::Result<()> {
+    let api = installation.api::<Deployment>();
+    add_list(installation, &api, "Deployments", "server/deployments.json", bundle).await?;
+    let api = installation.api::<Pod>();
+    let pods = add_list(installation, &api, "Pods", "server/pods.json", bundle).await?;
+    let of_server = pods.iter().filter(|pod| !containers(pod).is_empty());
+    for pod in of_server.take(MOST_PODS) {
+        for container in containers(pod) {
+            for previous in [false, true] {
+                add_log(installation, &api, &pod.name_any(), &container, previous, bundle).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The containers of a pod whose logs are of interest.
+fn containers(pod: &Pod) -> Vec<String> {
+    let Some(spec) = &pod.spec else { return Vec::new() };
+    let names: Vec<String> = spec.containers.iter().map(|one| one.name.clone()).collect();
+    let is_server = |name: &String| CONTAINERS.contains(&name.as_str()) || name == NODE_CONTAINER;
+    if !names.iter().any(is_server) {
+        return Vec::new();
+    }
+    let plugins = spec.init_containers.iter().flatten().map(|one| one.name.clone());
+    names.into_iter().filter(is_server).chain(plugins).collect()
+}
+
+async fn add_log(
+    installation: &Installation,
+    api: &Api<Pod>,
+    pod: &str,
+    container: &str,
+    previous: bool,
+    bundle: &mut Bundle,
+) -> anyhow::Result<()> {
+    let params = LogParams {
+        container: Some(container.to_owned()),
+        previous,
+        tail_lines: Some(LOG_LINES),
+        limit_bytes: Some(LOG_BYTES),
+        ..LogParams::default()
+    };
+    let file = format!("logs/{pod}/{container}{}.log", if previous { ".previous" } else { "" });
+    match installation.ask("read the log", api.logs(pod, &params)).await {
+        Ok(text) => bundle.add_text(&file, &text),
+        // Most containers have never been started again.
+        Err(_) if previous => Ok(()),
+        Err(error) => {
+            bundle.lacks(&file, &error);
+            Ok(())
+        }
+    }
+}
+
+/// All that is known of a run, and its log.
+async fn run_of<R: DescribedRun>(
+    installation: &Installation,
+    run: &R,
+    trust: &TrustArgs,
+    bundle: &mut Bundle,
+) -> anyhow::Result<()> {
+    let (noun, name) = (R::NOUN, run.name_any());
+    let location = run.location(installation).await?;
+    let downloads = Downloads::new(installation, &location, trust, FILE_PATIENCE).await?;
+    let text = describe::in_full(installation, run, &downloads).await;
+    bundle.add_text(&format!("{noun}_describe_{name}.txt"), &text)?;
+    let file = format!("{noun}_{name}.log");
+    if let Err(reason) = run.has_files() {
+        bundle.lacks(&file, &anyhow::anyhow!("{reason}"));
+        return Ok(());
+    }
+    match logs::read::<R>(&downloads, &name, RUN_LOG_BYTES).await {
+        Ok(log) => bundle.add_text(&file, &String::from_utf8_lossy(&log)),
+        Err(error) => {
+            bundle.lacks(&file, &error);
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! The archive of a support bundle. Whatever goes into it has lost its secrets here, so that nothing can
+//! be forgotten elsewhere.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use bowline_store::encode;
+use flate2::write::GzEncoder;
+use jiff::Timestamp;
+use serde_json::Value;
+use tempfile::NamedTempFile;
+
+use crate::{output, redact};
+
+/// What all files are below.
+const FOLDER: &str = "bundle";
+/// What could not be collected, and why.
+const PROBLEMS: &str = "problems.txt";
+
+/// An archive that is being written. Until its end there is no file of its name.
+pub(super) struct Bundle {
+    target: PathBuf,
+    archive: tar::Builder<GzEncoder<NamedTempFile>>,
+    now: Timestamp,
+    is_verbose: bool,
+    problems: Vec<String>,
+}
+
+impl Bundle {
+    pub(super) fn new(target: &Path, now: Timestamp, is_verbose: bool) -> anyhow::Result<Self> {
+        let folder = match target.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder,
+            _ => Path::new("."),
+        };
+        // For the user's eyes only, as such files are created.
+        let file = NamedTempFile::with_prefix_in(".bowline-debug-", folder)
+            .with_context(|| format!("cannot write in {}", folder.display()))?;
+        let archive = tar::Builder::new(encode::gzip(file));
+        let target = target.to_owned();
+        Ok(Self { target, archive, now, is_verbose, problems: Vec::new() })
+    }
+
+    /// Adds an object, without what is secret.
+    pub(super) fn add_object(&mut self, file: &str, mut object: Value) -> anyhow::Result<()> {
+        redact::object(&mut object);
+        self.add(file, format!("{object:#}\n").as_bytes())
+    }
+
+    /// Adds a text, without what is secret.
+    pub(super) fn add_text(&mut self, file: &str, text: &str) -> anyhow::Result<()> {
+        self.add(file, redact::text(text).as_bytes())
+    }
+
+    /// Notes why a file is not in it.
+    pub(super) fn lacks(&mut self, file: &str, error: &anyhow::Error) {
+        self.problems.push(format!("{file}: {}", output::one_line(error)));
+    }
+
+    /// Closes the archive and gives it its name. Returns how much could not be collected.
+    pub(super) fn finish(mut self) -> anyhow::Result<usize> {
+        let missing = self.problems.len();
+        if missing > 0 {
+            let problems = std::mem::take(&mut self.problems).join("\n");
+            self.add_text(PROBLEMS, &format!("{problems}\n"))?;
+        }
+        let cannot = || format!("cannot write {}", self.target.display());
+        let file = self.archive.into_inner().with_context(cannot)?.finish().with_context(cannot)?;
+        file.persist_noclobber(&self.target).map_err(|error| error.error).with_context(cannot)?;
+        Ok(missing)
+    }
+
+    fn add(&mut self, file: &str, content: &[u8]) -> anyhow::Result<()> {
+        if self.is_verbose {
+            output::say(output::harmless(file));
+        }
+        let mut header = tar::Header::new_gnu();
+        header.set_size(content.len() as u64);
+        header.set_mode(0o600);
+        header.set_mtime(self.now.as_second().unsigned_abs());
+        let added = self.archive.append_data(&mut header, path(file), content);
+        added.with_context(|| format!("cannot write {}", self.target.display()))
+    }
+}
+
+/// Where a file lies in the archive. Names come from outside, so none leads out of it.
+fn path(file: &str) -> PathBuf {
+    let parts = file.split('/').filter(|part| !part.is_empty() && !part.starts_with('.'));
+    [FOLDER].into_iter().chain(parts).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_name_leads_out_of_the_bundle() {
+        for (file, expected) in [
+            ("objects/backups.json", "bundle/objects/backups.json"),
+            ("logs/../../etc/passwd", "bundle/logs/etc/passwd"),
+            ("/etc/passwd", "bundle/etc/passwd"),
+        ] {
+            assert_eq!(path(file), Path::new(expected));
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! `bowline man`
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+
+use crate::exit::Exit;
+use crate::{args, output, program};
+
+/// Write manual pages, one for each command
+///
+/// Show one with `man ./bowline-backup-create.1`, or write them to a folder below the MANPATH.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The folder to write to; it is created if there is none
+    #[arg(long, value_name = "FOLDER")]
+    dir: PathBuf,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
+    let folder = args.dir.display();
+    let cannot = || format!("cannot write manual pages to {folder}");
+    std::fs::create_dir_all(&args.dir).with_context(cannot)?;
+    // Pages are named after the program, whatever it was called this time.
+    let command = args::command().bin_name(program::NAME).disable_help_subcommand(true);
+    clap_mangen::generate_to(command, &args.dir).with_context(cannot)?;
+    output::say(format_args!("manual pages are in {folder}"));
+    Ok(Exit::Success)
+}

@@ -1,0 +1,70 @@
+//! `bowline plugin get`
+
+use std::time::Duration;
+
+use bowline_api::ServerStatusRequest;
+use bowline_api::server_status_request::PluginInfo;
+
+use crate::args::InstallationArgs;
+use crate::exit::Exit;
+use crate::installation::Installation;
+use crate::table::Format;
+use crate::{flags, listing, output, server_status};
+
+/// List the plugins of the server
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// How long the server may take to answer
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = flags::timeout)]
+    timeout: Duration,
+
+    /// How to print them
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+    output: Format,
+}
+
+pub(crate) async fn run(args: &Args, installation: &InstallationArgs) -> anyhow::Result<Exit> {
+    let installation = Installation::connect(installation).await?;
+    let mut answer = server_status::ask(&installation, args.timeout).await?;
+    sort(&mut answer);
+    match args.output.for_programs() {
+        Some(format) => output::data(listing::print(&answer, format)?)?,
+        None => output::data(table(&answer.status.unwrap_or_default().plugins))?,
+    }
+    Ok(Exit::Success)
+}
+
+fn sort(answer: &mut ServerStatusRequest) {
+    // Of the object itself nothing is of interest but the answer.
+    answer.metadata.managed_fields = None;
+    if let Some(status) = &mut answer.status {
+        status.plugins.sort_by(|a, b| (&a.kind, &a.name).cmp(&(&b.kind, &b.name)));
+    }
+}
+
+fn table(plugins: &[PluginInfo]) -> String {
+    let row = |plugin: &PluginInfo| [&plugin.name, &plugin.kind].map(|text| output::harmless(text));
+    output::table(["NAME", "KIND"], plugins.iter().map(row).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn plugins_are_sorted_by_kind_and_name() {
+        let mut answer: ServerStatusRequest = serde_json::from_value(json!({
+            "metadata": {"name": "r"}, "status": {"plugins": [
+                {"name": "velero.io/pod", "kind": "BackupItemAction"},
+                {"name": "velero.io/aws", "kind": "VolumeSnapshotter"},
+                {"name": "velero.io/aws", "kind": "ObjectStore"},
+                {"name": "velero.io/crd", "kind": "BackupItemAction"},
+            ]},
+        }))
+        .unwrap();
+        sort(&mut answer);
+        insta::assert_snapshot!(table(&answer.status.unwrap().plugins));
+    }
+}

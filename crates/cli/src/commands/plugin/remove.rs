@@ -1,0 +1,44 @@
+//! `bowline plugin remove`
+
+use anyhow::bail;
+use k8s_openapi::api::core::v1::Container;
+use serde_json::json;
+
+use crate::args::InstallationArgs;
+use crate::exit::Exit;
+use crate::installation::Installation;
+use crate::output;
+use crate::server_deployment::ServerDeployment;
+
+/// Remove a plugin from the server
+///
+/// The init container with the image is removed from the server's Deployment, which starts the server
+/// anew.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The image with the plugin, or the name of its init container
+    plugin: String,
+}
+
+pub(crate) async fn run(args: &Args, installation: &InstallationArgs) -> anyhow::Result<Exit> {
+    let installation = Installation::connect(installation).await?;
+    let deployment = ServerDeployment::find(&installation).await?;
+    let there: &[Container] = deployment.pod.init_containers.as_deref().unwrap_or_default();
+    let is_meant = |one: &&Container| {
+        one.name == args.plugin || one.image.as_deref() == Some(args.plugin.as_str())
+    };
+    let Some(container) = there.iter().find(is_meant) else {
+        let known: Vec<&str> = there.iter().filter_map(|one| one.image.as_deref()).collect();
+        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+        bail!(
+            "the Deployment `{}` has no plugin `{}`; those that there are: {known}",
+            deployment.name,
+            args.plugin
+        );
+    };
+    let change = json!({"initContainers": [{"name": container.name, "$patch": "delete"}]});
+    deployment.change(&installation, change).await?;
+    let name = &deployment.name;
+    output::say(format_args!("`{}` is removed from Deployment `{name}`", args.plugin));
+    Ok(Exit::Success)
+}

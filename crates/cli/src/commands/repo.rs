@@ -1,0 +1,45 @@
+//! `bowline repo`: the repositories in which Velero keeps files of volumes.
+
+mod describe;
+mod get;
+
+use bowline_api::BackupRepository;
+use bowline_api::backup_repository::BackupRepositoryPhase;
+
+use crate::args::InstallationArgs;
+use crate::exit::Exit;
+use crate::table;
+
+/// Look at the repositories in which Velero keeps files of volumes
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    pub(super) installation: InstallationArgs,
+
+    #[command(subcommand)]
+    pub(super) command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+pub(super) enum Command {
+    /// List repositories
+    Get(table::Args),
+    /// Show what is known of repositories
+    Describe(crate::describe::Args),
+}
+
+pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
+    let Args { installation, command } = args;
+    match command {
+        Command::Get(command) => table::run::<BackupRepository>(&command, &installation).await,
+        Command::Describe(command) => {
+            crate::describe::run::<BackupRepository>(&command, &installation).await
+        }
+    }
+}
+
+/// Where a repository is; one that nobody has looked at is new.
+fn phase(repository: &BackupRepository) -> BackupRepositoryPhase {
+    let phase = repository.status.as_ref().and_then(|status| status.phase.clone());
+    phase.filter(|phase| !phase.as_str().is_empty()).unwrap_or(BackupRepositoryPhase::New)
+}

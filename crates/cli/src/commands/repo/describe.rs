@@ -1,0 +1,92 @@
+//! `bowline repo describe`
+
+use bowline_api::BackupRepository;
+use bowline_api::backup_repository::Maintenance;
+use serde_json::{Value, json};
+
+use super::phase;
+use crate::describe::section::{self, pairs, time};
+use crate::describe::{Described, document};
+use crate::sheet::{NONE, Sheet};
+
+impl Described for BackupRepository {
+    fn text(&self) -> String {
+        let Self { spec, .. } = self;
+        let status = self.status.clone().unwrap_or_default();
+        let mut sheet = Sheet::default();
+        section::metadata(&mut sheet, self);
+        sheet.gap();
+        sheet.field(0, "Phase", phase(self));
+        if !status.message.is_empty() {
+            sheet.field(0, "Message", &status.message);
+        }
+        sheet.gap();
+        sheet.field(0, "Volume Namespace", &spec.volume_namespace);
+        sheet.field(0, "Backup Storage Location", &spec.backup_storage_location);
+        sheet.field(0, "Repository Type", &spec.repository_type);
+        sheet.list(0, "Config", pairs(&spec.repository_config));
+        sheet.gap();
+        sheet.field(0, "Maintenance Frequency", spec.maintenance_frequency);
+        sheet.field(0, "Last Maintenance", time(status.last_maintenance_time.as_ref()));
+        if !status.recent_maintenance.is_empty() {
+            sheet.list(0, "Recent Maintenance", status.recent_maintenance.iter().map(maintenance));
+        }
+        sheet.finish()
+    }
+
+    fn json(&self) -> Value {
+        let Self { spec, .. } = self;
+        let status = self.status.clone().unwrap_or_default();
+        let mut document = document::of(self);
+        document["phase"] = phase(self).to_string().into();
+        if !status.message.is_empty() {
+            document["message"] = status.message.into();
+        }
+        document["spec"] = json!({
+            "volumeNamespace": spec.volume_namespace,
+            "backupStorageLocation": spec.backup_storage_location,
+            "repositoryType": spec.repository_type,
+            "config": spec.repository_config,
+            "maintenanceFrequency": spec.maintenance_frequency,
+        });
+        document["status"] = json!({
+            "lastMaintenanceTime": time(status.last_maintenance_time.as_ref()),
+            "recentMaintenance": status.recent_maintenance,
+        });
+        document
+    }
+}
+
+/// One clean-up in a line.
+fn maintenance(one: &Maintenance) -> String {
+    let result = one.result.as_ref().map_or_else(|| NONE.to_owned(), ToString::to_string);
+    let message = if one.message.is_empty() { "" } else { ": " };
+    format!("{} {result}{message}{}", time(one.start_timestamp.as_ref()), one.message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_repository_says_how_its_maintenance_went() {
+        let repository: BackupRepository = serde_json::from_value(json!({
+            "metadata": {"name": "web-default-kopia", "namespace": "velero"},
+            "spec": {
+                "volumeNamespace": "web", "backupStorageLocation": "default",
+                "repositoryType": "kopia", "maintenanceFrequency": "1h0m0s",
+            },
+            "status": {
+                "phase": "NotReady", "message": "no bucket",
+                "lastMaintenanceTime": "2026-01-02T03:04:05Z",
+                "recentMaintenance": [
+                    {"result": "Succeeded", "startTimestamp": "2026-01-02T02:04:05Z"},
+                    {"result": "Failed", "startTimestamp": "2026-01-02T03:04:05Z", "message": "oh"},
+                ],
+            },
+        }))
+        .unwrap();
+        insta::assert_snapshot!(repository.text());
+        insta::assert_snapshot!(format!("{:#}", repository.json()));
+    }
+}

@@ -1,0 +1,179 @@
+//! `bowline schedule create`
+
+use bowline_api::{Schedule, ScheduleSpec};
+use bowline_engine::schedule;
+use bowline_store::BackupName;
+
+use crate::args::InstallationArgs;
+use crate::commands::backup::create::check_locations;
+use crate::commands::backup::create::spec::{How, What, spec};
+use crate::exit::Exit;
+use crate::flags::{self, Pairs};
+use crate::installation::Installation;
+use crate::listing::{self, ObjectFormat};
+use crate::run;
+
+/// Let backups be made again and again
+///
+/// The times are a cron expression of five fields: minute, hour, day of the month, month, day of the
+/// week. `0 3 * * *` is each night at three, in the server's time zone, which is UTC in a pod;
+/// `CRON_TZ=Europe/Berlin 0 3 * * *` names another. `@daily`, `@hourly` and the like work, and
+/// `@every 6h`.
+///
+/// A backup is called after the schedule and its time. Lists take several values separated by commas, or
+/// the flag several times.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The name of the schedule
+    name: String,
+
+    /// When to make backups, such as `0 3 * * *` or `@every 6h`
+    #[arg(long, value_name = "CRON", value_parser = times)]
+    schedule: String,
+
+    /// Whether backups belong to the schedule, so that they are deleted from the cluster with it
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", default_value = "false", value_parser = flags::boolean)]
+    use_owner_references_in_backup: bool,
+
+    /// Whether to begin paused: no backups until `schedule unpause`
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", default_value = "false", value_parser = flags::boolean)]
+    paused: bool,
+
+    #[command(flatten)]
+    skip: Skip,
+
+    /// Labels to put on the schedule and its backups
+    #[arg(long, value_name = "KEY=VALUE,…", value_parser = flags::pairs)]
+    labels: Vec<Pairs>,
+
+    /// Annotations to put on the schedule and its backups; a pair with a comma in it is put in double
+    /// quotes
+    #[arg(long, value_name = "KEY=VALUE,…", value_parser = flags::pairs)]
+    annotations: Vec<Pairs>,
+
+    /// Print the schedule instead of creating it
+    #[arg(short, long, value_name = "FORMAT")]
+    output: Option<ObjectFormat>,
+
+    // Last, since their headings hold for all that follows.
+    #[command(flatten)]
+    what: What,
+
+    #[command(flatten)]
+    how: How,
+}
+
+/// What becomes of a time that has just passed.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Skip {
+    /// Whether to leave out the backup that would be due at once [default: what the server says]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", value_parser = flags::boolean)]
+    pub(super) skip_immediately: Option<bool>,
+}
+
+pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::Result<Exit> {
+    // First what is wrong with the command line, which needs no cluster.
+    let schedule = schedule(&args)?;
+    if let Some(format) = args.output {
+        return listing::print_instead(schedule, installation, format);
+    }
+    let installation = Installation::connect(installation).await?;
+    check_locations(&installation, &schedule.spec.template).await?;
+    listing::add(&installation, &schedule).await
+}
+
+/// The schedule that the command line asks for.
+fn schedule(args: &Args) -> anyhow::Result<Schedule> {
+    let spec = ScheduleSpec {
+        template: spec(&args.what, &args.how)?,
+        schedule: args.schedule.clone(),
+        // Velero's command line writes it in any case.
+        use_owner_references_in_backup: Some(args.use_owner_references_in_backup),
+        paused: args.paused,
+        skip_immediately: args.skip.skip_immediately,
+        ..ScheduleSpec::default()
+    };
+    let mut schedule = Schedule::new(BackupName::new(&args.name)?.as_str(), spec);
+    // The server puts those of the schedule on its backups.
+    let annotations = args.how.annotations(&args.annotations);
+    run::decorate(&mut schedule.metadata, flags::merged(&args.labels), annotations);
+    Ok(schedule)
+}
+
+/// Times that the server will understand, too.
+fn times(text: &str) -> Result<String, String> {
+    schedule::parse(text).map(|_| text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[derive(Debug, clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn made(line: &[&str]) -> anyhow::Result<Value> {
+        let words = ["create", "s"].iter().chain(line);
+        Ok(serde_json::to_value(schedule(&Line::try_parse_from(words)?.args)?)?)
+    }
+
+    #[test]
+    fn each_flag_sets_its_field() {
+        let schedule = made(&[
+            "--schedule=CRON_TZ=Europe/Berlin 0 3 * * *",
+            "--use-owner-references-in-backup",
+            "--paused",
+            "--skip-immediately=false",
+            "--labels=a=b",
+            "--annotations=c=d",
+            "--snapshot-type=local",
+            "--include-namespaces=web",
+            "--ttl=48h",
+        ])
+        .unwrap();
+        let annotations = json!({"bowline.io/snapshot-type": "local", "c": "d"});
+        assert_eq!(
+            schedule["metadata"],
+            json!({"name": "s", "labels": {"a": "b"}, "annotations": annotations})
+        );
+        let spec = &schedule["spec"];
+        assert_eq!(spec["schedule"], "CRON_TZ=Europe/Berlin 0 3 * * *");
+        assert_eq!(spec["useOwnerReferencesInBackup"], true);
+        assert_eq!((&spec["paused"], &spec["skipImmediately"]), (&json!(true), &json!(false)));
+        assert_eq!(spec["template"]["includedNamespaces"], json!(["web"]));
+        assert_eq!(spec["template"]["ttl"], "48h0m0s");
+    }
+
+    #[test]
+    fn what_is_not_said_is_left_to_the_server() {
+        let schedule = made(&["--schedule=@daily"]).unwrap();
+        let spec = &schedule["spec"];
+        assert_eq!(spec.get("skipImmediately"), None);
+        assert_eq!(spec.get("paused"), None);
+        assert_eq!(spec["useOwnerReferencesInBackup"], false);
+        assert_eq!(schedule["metadata"], json!({"name": "s"}));
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused() {
+        for line in [
+            &[][..],
+            &["--schedule="],
+            &["--schedule=* * * *"],
+            &["--schedule=0 25 * * *"],
+            &["--schedule=@daily", "--paused=perhaps"],
+            &["--schedule=@daily", "--ttl=1d"],
+        ] {
+            assert!(made(line).is_err(), "{line:?}");
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! `bowline schedule describe`: the sections that Velero prints, in its order and its words.
+
+use bowline_api::Schedule;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde_json::{Value, json};
+
+use super::phase;
+use crate::commands::backup::describe::{json as backup_json, text as backup_text};
+use crate::describe::section::{self, time};
+use crate::describe::{Described, document};
+use crate::moment;
+use crate::sheet::Sheet;
+
+impl Described for Schedule {
+    fn text(&self) -> String {
+        let status = self.status.clone().unwrap_or_default();
+        let template = &self.spec.template;
+        let mut sheet = Sheet::default();
+        section::metadata(&mut sheet, self);
+        sheet.gap();
+        sheet.field(0, "Phase", phase(self));
+        backup_text::policies(&mut sheet, template);
+        backup_text::uploader(&mut sheet, template);
+        if !status.validation_errors.is_empty() {
+            sheet.gap();
+            sheet.list(0, "Validation errors", &status.validation_errors);
+        }
+        sheet.gap();
+        sheet.field(0, "Paused", self.spec.paused);
+        sheet.gap();
+        sheet.field(0, "Schedule", &self.spec.schedule);
+        sheet.gap();
+        sheet.heading(0, "Backup Template");
+        sheet.deeper(1, |sheet| backup_text::spec(sheet, template));
+        sheet.gap();
+        sheet.field(0, "Last Backup", or_never(status.last_backup.as_ref()));
+        if status.last_skipped.is_some() {
+            sheet.field(0, "Last Skipped", or_never(status.last_skipped.as_ref()));
+        }
+        sheet.finish()
+    }
+
+    fn json(&self) -> Value {
+        let status = self.status.clone().unwrap_or_default();
+        let mut document = document::of(self);
+        document["phase"] = phase(self).to_string().into();
+        if !status.validation_errors.is_empty() {
+            document["validationErrors"] = status.validation_errors.into();
+        }
+        document["spec"] = json!({
+            "schedule": self.spec.schedule,
+            "paused": self.spec.paused,
+            "skipImmediately": self.spec.skip_immediately,
+            "useOwnerReferencesInBackup": self.spec.use_owner_references_in_backup,
+            "template": backup_json::spec(&self.spec.template),
+        });
+        document["status"] = json!({
+            "lastBackup": time(status.last_backup.as_ref()),
+            "lastSkipped": time(status.last_skipped.as_ref()),
+        });
+        document
+    }
+}
+
+fn or_never(time: Option<&Time>) -> String {
+    time.map_or_else(|| "<never>".to_owned(), moment::text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_schedule_is_described_with_its_template() {
+        let schedule: Schedule = serde_json::from_value(json!({
+            "apiVersion": "velero.io/v1", "kind": "Schedule",
+            "metadata": {"name": "nightly", "namespace": "velero", "labels": {"a": "b"}},
+            "spec": {
+                "schedule": "0 3 * * *", "paused": true, "useOwnerReferencesInBackup": false,
+                "template": {
+                    "includedNamespaces": ["web", "db"], "ttl": "48h0m0s",
+                    "storageLocation": "default",
+                    "labelSelector": {"matchLabels": {"app": "web"}},
+                    "resourcePolicy": {"kind": "configmap", "name": "policies"},
+                    "hooks": {"resources": [{
+                        "name": "freeze", "includedNamespaces": ["db"],
+                        "pre": [{"exec": {"container": "c", "command": ["sync"]}}],
+                    }]},
+                    "orderedResources": {"pods": "web/a,web/b"},
+                },
+            },
+            "status": {
+                "phase": "FailedValidation", "lastBackup": "2026-01-02T03:04:05Z",
+                "validationErrors": ["invalid schedule: x"],
+            },
+        }))
+        .unwrap();
+        insta::assert_snapshot!(schedule.text());
+        insta::assert_snapshot!(format!("{:#}", schedule.json()));
+    }
+
+    #[test]
+    fn a_schedule_that_has_done_nothing_yet() {
+        let schedule: Schedule = serde_json::from_value(json!({
+            "metadata": {"name": "s"}, "spec": {"schedule": "@daily", "template": {}},
+        }))
+        .unwrap();
+        insta::assert_snapshot!(schedule.text());
+    }
+}

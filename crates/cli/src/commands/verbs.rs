@@ -1,0 +1,248 @@
+//! The other order of words: `bowline get backups` for `bowline backup get`.
+//!
+//! Each verb becomes the command of its noun, so that there is one of each. Nouns may be typed in the
+//! singular and the plural.
+
+use super::backup::{self, Command as OfBackup};
+use super::backup_location::{self, Command as OfBackupLocation};
+use super::plugin::{self, Command as OfPlugin};
+use super::repo::{self, Command as OfRepo};
+use super::restore::{self, Command as OfRestore};
+use super::schedule::{self, Command as OfSchedule};
+use super::snapshot_location::{self, Command as OfSnapshotLocation};
+use super::{Command, backup_location as bsl, snapshot_location as vsl};
+use crate::args::InstallationArgs;
+use crate::{describe, logs, table};
+
+/// List what there is
+#[derive(Debug, clap::Args)]
+pub(crate) struct GetArgs {
+    #[command(flatten)]
+    installation: InstallationArgs,
+
+    #[command(subcommand)]
+    what: Get,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Get {
+    /// List backups
+    #[command(visible_alias = "backup")]
+    Backups(table::RunArgs),
+    /// List restores
+    #[command(visible_alias = "restore")]
+    Restores(table::RunArgs),
+    /// List schedules
+    #[command(visible_alias = "schedule")]
+    Schedules(table::Args),
+    #[command(visible_alias = "backup-location")]
+    BackupLocations(bsl::get::Args),
+    /// List the locations for snapshots of volumes
+    #[command(visible_alias = "snapshot-location")]
+    SnapshotLocations(table::Args),
+    #[command(visible_alias = "plugin")]
+    Plugins(plugin::get::Args),
+    /// List repositories
+    #[command(visible_aliases = ["repo", "repositories"])]
+    Repos(table::Args),
+}
+
+impl From<GetArgs> for Command {
+    fn from(GetArgs { installation, what }: GetArgs) -> Self {
+        match what {
+            Get::Backups(args) => of_backup(installation, OfBackup::Get(args)),
+            Get::Restores(args) => of_restore(installation, OfRestore::Get(args)),
+            Get::Schedules(args) => of_schedule(installation, OfSchedule::Get(args)),
+            Get::BackupLocations(args) => {
+                of_backup_location(installation, OfBackupLocation::Get(args))
+            }
+            Get::SnapshotLocations(args) => {
+                of_snapshot_location(installation, OfSnapshotLocation::Get(args))
+            }
+            Get::Plugins(args) => {
+                Self::Plugin(plugin::Args { installation, command: OfPlugin::Get(args) })
+            }
+            Get::Repos(args) => Self::Repo(repo::Args { installation, command: OfRepo::Get(args) }),
+        }
+    }
+}
+
+/// Show what is known of something
+#[derive(Debug, clap::Args)]
+pub(crate) struct DescribeArgs {
+    #[command(flatten)]
+    installation: InstallationArgs,
+
+    #[command(subcommand)]
+    what: Describe,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Describe {
+    /// Show what is known of backups
+    #[command(visible_alias = "backup")]
+    Backups(describe::RunArgs),
+    /// Show what is known of restores
+    #[command(visible_alias = "restore")]
+    Restores(describe::RunArgs),
+    /// Show what is known of schedules
+    #[command(visible_alias = "schedule")]
+    Schedules(describe::Args),
+    /// Show what is known of the places for backups
+    #[command(visible_alias = "backup-location")]
+    BackupLocations(describe::Args),
+    /// Show what is known of the locations for snapshots of volumes
+    #[command(visible_alias = "snapshot-location")]
+    SnapshotLocations(describe::Args),
+    /// Show what is known of repositories
+    #[command(visible_aliases = ["repo", "repositories"])]
+    Repos(describe::Args),
+}
+
+impl From<DescribeArgs> for Command {
+    fn from(DescribeArgs { installation, what }: DescribeArgs) -> Self {
+        match what {
+            Describe::Backups(args) => of_backup(installation, OfBackup::Describe(args)),
+            Describe::Restores(args) => of_restore(installation, OfRestore::Describe(args)),
+            Describe::Schedules(args) => of_schedule(installation, OfSchedule::Describe(args)),
+            Describe::BackupLocations(args) => {
+                of_backup_location(installation, OfBackupLocation::Describe(args))
+            }
+            Describe::SnapshotLocations(args) => {
+                of_snapshot_location(installation, OfSnapshotLocation::Describe(args))
+            }
+            Describe::Repos(args) => {
+                Self::Repo(repo::Args { installation, command: OfRepo::Describe(args) })
+            }
+        }
+    }
+}
+
+/// Create something
+#[derive(Debug, clap::Args)]
+pub(crate) struct CreateArgs {
+    #[command(flatten)]
+    installation: InstallationArgs,
+
+    #[command(subcommand)]
+    what: Create,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Create {
+    #[command(visible_alias = "backups")]
+    Backup(Box<backup::create::Args>),
+    #[command(visible_alias = "restores")]
+    Restore(Box<restore::create::Args>),
+    #[command(visible_alias = "schedules")]
+    Schedule(Box<schedule::create::Args>),
+    #[command(visible_alias = "backup-locations")]
+    BackupLocation(bsl::create::Args),
+    #[command(visible_alias = "snapshot-locations")]
+    SnapshotLocation(vsl::create::Args),
+}
+
+impl From<CreateArgs> for Command {
+    fn from(CreateArgs { installation, what }: CreateArgs) -> Self {
+        match what {
+            Create::Backup(args) => of_backup(installation, OfBackup::Create(args)),
+            Create::Restore(args) => of_restore(installation, OfRestore::Create(args)),
+            Create::Schedule(args) => of_schedule(installation, OfSchedule::Create(args)),
+            Create::BackupLocation(args) => {
+                of_backup_location(installation, OfBackupLocation::Create(args))
+            }
+            Create::SnapshotLocation(args) => {
+                of_snapshot_location(installation, OfSnapshotLocation::Create(args))
+            }
+        }
+    }
+}
+
+/// Delete something
+#[derive(Debug, clap::Args)]
+pub(crate) struct DeleteArgs {
+    #[command(flatten)]
+    installation: InstallationArgs,
+
+    #[command(subcommand)]
+    what: Delete,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Delete {
+    #[command(visible_alias = "backups")]
+    Backup(backup::delete::Args),
+    #[command(visible_alias = "restores")]
+    Restore(restore::delete::Args),
+    #[command(visible_alias = "schedules")]
+    Schedule(schedule::delete::Args),
+    #[command(visible_alias = "backup-locations")]
+    BackupLocation(bsl::delete::Args),
+    #[command(visible_alias = "snapshot-locations")]
+    SnapshotLocation(vsl::delete::Args),
+}
+
+impl From<DeleteArgs> for Command {
+    fn from(DeleteArgs { installation, what }: DeleteArgs) -> Self {
+        match what {
+            Delete::Backup(args) => of_backup(installation, OfBackup::Delete(args)),
+            Delete::Restore(args) => of_restore(installation, OfRestore::Delete(args)),
+            Delete::Schedule(args) => of_schedule(installation, OfSchedule::Delete(args)),
+            Delete::BackupLocation(args) => {
+                of_backup_location(installation, OfBackupLocation::Delete(args))
+            }
+            Delete::SnapshotLocation(args) => {
+                of_snapshot_location(installation, OfSnapshotLocation::Delete(args))
+            }
+        }
+    }
+}
+
+/// Print the log of a backup or restore
+#[derive(Debug, clap::Args)]
+pub(crate) struct LogsArgs {
+    #[command(flatten)]
+    installation: InstallationArgs,
+
+    #[command(subcommand)]
+    what: Logs,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Logs {
+    /// Print the log of a backup
+    #[command(visible_alias = "backups")]
+    Backup(logs::Args),
+    /// Print the log of a restore
+    #[command(visible_alias = "restores")]
+    Restore(logs::Args),
+}
+
+impl From<LogsArgs> for Command {
+    fn from(LogsArgs { installation, what }: LogsArgs) -> Self {
+        match what {
+            Logs::Backup(args) => of_backup(installation, OfBackup::Logs(args)),
+            Logs::Restore(args) => of_restore(installation, OfRestore::Logs(args)),
+        }
+    }
+}
+
+fn of_backup(installation: InstallationArgs, command: OfBackup) -> Command {
+    Command::Backup(backup::Args { installation, command })
+}
+
+fn of_restore(installation: InstallationArgs, command: OfRestore) -> Command {
+    Command::Restore(restore::Args { installation, command })
+}
+
+fn of_schedule(installation: InstallationArgs, command: OfSchedule) -> Command {
+    Command::Schedule(schedule::Args { installation, command })
+}
+
+fn of_backup_location(installation: InstallationArgs, command: OfBackupLocation) -> Command {
+    Command::BackupLocation(backup_location::Args { installation, command })
+}
+
+fn of_snapshot_location(installation: InstallationArgs, command: OfSnapshotLocation) -> Command {
+    Command::SnapshotLocation(snapshot_location::Args { installation, command })
+}

@@ -1,0 +1,251 @@
+//! Completes words in a shell, with names from the cluster.
+//!
+//! The scripts for shells ask with an environment variable, kubectl with the word `__complete`. Whatever
+//! goes wrong, nobody is told: a line that is being typed is no place for an error.
+
+use std::ffi::OsString;
+use std::fmt::Debug;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use bowline_api::{
+    Backup, BackupRepository, BackupStorageLocation, Restore, Schedule, VolumeSnapshotLocation,
+};
+use clap_complete::engine::{self, ArgValueCandidates, CompletionCandidate};
+use clap_complete::env::Shells;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::api::ListParams;
+use kube::{Api, Resource, ResourceExt as _};
+use serde::de::DeserializeOwned;
+use tokio::runtime;
+use tokio::time::timeout;
+
+use crate::args::{self, ClusterArgs, InstallationArgs};
+use crate::installation::Installation;
+use crate::listing::Kind;
+use crate::program;
+
+/// Names the shell that asks. Not the name that is usual, which others may use, too.
+const VARIABLE: &str = "BOWLINE_COMPLETE";
+/// The word with which kubectl asks.
+pub(crate) const KUBECTL_WORD: &str = "__complete";
+/// Said to kubectl: these are no files.
+const NO_FILES: &str = ":4";
+/// How long the cluster may take. Who types does not wait for longer.
+const PATIENCE: Duration = Duration::from_millis(1500);
+/// More names than anybody chooses from.
+const MOST: u32 = 500;
+
+/// Where names come from.
+type Source = fn() -> Vec<CompletionCandidate>;
+
+/// Answers a shell that asks how words go on. False if nobody does.
+pub(crate) fn answered() -> bool {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let folder = std::env::current_dir().ok();
+    if words.get(1).is_some_and(|word| word == KUBECTL_WORD) {
+        print(&for_kubectl(&words, folder.as_deref()).unwrap_or_default());
+        return true;
+    }
+    let Some(shell) = std::env::var_os(VARIABLE).filter(|shell| !shell.is_empty()) else {
+        return false;
+    };
+    let typed = words.iter().position(|word| word == "--").map_or(&[][..], |at| &words[at + 1..]);
+    let shells = Shells::builtins();
+    let shell = shell.to_str().and_then(|shell| shells.completer(shell));
+    if let Some(shell) = shell.filter(|_| !typed.is_empty()) {
+        let mut command = command();
+        let mut answer = Vec::new();
+        if shell
+            .write_complete(&mut command, typed.to_vec(), folder.as_deref(), &mut answer)
+            .is_ok()
+        {
+            print(&answer);
+        }
+    }
+    true
+}
+
+/// The script that lets a shell ask.
+pub(crate) fn script(shell: &str) -> anyhow::Result<String> {
+    let shells = Shells::builtins();
+    let shell = shells.completer(shell).context("this shell is not known")?;
+    let (name, mut script) = (program::NAME, Vec::new());
+    shell.write_registration(VARIABLE, name, name, name, &mut script)?;
+    Ok(String::from_utf8_lossy(&script).into_owned())
+}
+
+fn print(answer: &[u8]) {
+    // Nobody listens any more; nobody is there to be told.
+    let _ = io::stdout().write_all(answer);
+}
+
+/// One candidate in a line, with what it is for after a tab, and what kind they are at the end.
+fn for_kubectl(words: &[OsString], folder: Option<&Path>) -> Option<Vec<u8>> {
+    let typed = words.get(2..).filter(|typed| !typed.is_empty())?;
+    let mut line = vec![OsString::from(program::NAME)];
+    line.extend_from_slice(typed);
+    let last = line.len() - 1;
+    let candidates = engine::complete(&mut command(), line, last, folder).ok()?;
+    let mut answer = Vec::new();
+    // Flags are offered to those who begin one, as kubectl does it.
+    let wants_flags = typed.last().is_some_and(|word| !word.is_empty());
+    for candidate in candidates {
+        let value = candidate.get_value().to_str()?;
+        if value.starts_with('-') && !wants_flags {
+            continue;
+        }
+        let help = candidate.get_help().map(ToString::to_string).unwrap_or_default();
+        let help = help.lines().next().unwrap_or_default();
+        writeln!(answer, "{value}\t{help}").ok()?;
+    }
+    writeln!(answer, "{NO_FILES}").ok()?;
+    Some(answer)
+}
+
+/// The command line, with where names come from.
+fn command() -> clap::Command {
+    let mut command = with_names(args::command(), None, false);
+    command.build();
+    command
+}
+
+/// `noun` is what the command is about, and `is_new` that the name is one that is not taken yet.
+fn with_names(command: clap::Command, noun: Option<Source>, is_new: bool) -> clap::Command {
+    let is_new = is_new || command.get_name() == "create";
+    let noun = of_noun(command.get_name()).or(noun);
+    let source = |argument: &str| match argument {
+        "name" | "names" => noun.filter(|_| !is_new),
+        argument => of_flag(argument),
+    };
+    let command = command.mut_args(|argument| match source(argument.get_id().as_str()) {
+        Some(source) => argument.add(ArgValueCandidates::new(source)),
+        None => argument,
+    });
+    command.mut_subcommands(|inner| with_names(inner, noun, is_new))
+}
+
+/// Where the names of a noun come from, in the singular or plural.
+fn of_noun(word: &str) -> Option<Source> {
+    Some(match word.trim_end_matches('s') {
+        "backup" => names::<Backup>,
+        "restore" => names::<Restore>,
+        "schedule" => names::<Schedule>,
+        "backup-location" => names::<BackupStorageLocation>,
+        "snapshot-location" => names::<VolumeSnapshotLocation>,
+        "repo" => names::<BackupRepository>,
+        _ => return None,
+    })
+}
+
+/// Where the values of a flag come from.
+fn of_flag(id: &str) -> Option<Source> {
+    Some(match id {
+        "from_backup" | "backup" => names::<Backup>,
+        "restore" => names::<Restore>,
+        "from_schedule" => names::<Schedule>,
+        "storage_location" => names::<BackupStorageLocation>,
+        "volume_snapshot_locations" => names::<VolumeSnapshotLocation>,
+        "namespace" | "include_namespaces" | "exclude_namespaces" => namespaces,
+        _ => return None,
+    })
+}
+
+fn names<K: Kind>() -> Vec<CompletionCandidate> {
+    ask(Installation::api::<K>)
+}
+
+fn namespaces() -> Vec<CompletionCandidate> {
+    ask(Installation::cluster_api::<Namespace>)
+}
+
+/// The names of what there is, as far as the cluster says so in time.
+fn ask<K>(api: impl FnOnce(&Installation) -> Api<K>) -> Vec<CompletionCandidate>
+where
+    K: Resource + Clone + Debug + DeserializeOwned,
+{
+    let words: Vec<String> =
+        std::env::args_os().filter_map(|word| word.into_string().ok()).collect();
+    let installation = installation(&words);
+    let Ok(runtime) = runtime::Builder::new_current_thread().enable_all().build() else {
+        return Vec::new();
+    };
+    let found = async {
+        let api = api(&Installation::connect(&installation).await.ok()?);
+        api.list_metadata(&ListParams::default().limit(MOST)).await.ok()
+    };
+    let found = runtime.block_on(async { timeout(PATIENCE, found).await });
+    let Ok(Some(found)) = found else { return Vec::new() };
+    found.items.iter().map(|object| CompletionCandidate::new(object.name_any())).collect()
+}
+
+/// The installation that a line is about which is not complete yet.
+fn installation(words: &[String]) -> InstallationArgs {
+    InstallationArgs {
+        namespace: value(words, "--namespace", Some("-n")).map(str::to_owned),
+        cluster: ClusterArgs {
+            kubeconfig: value(words, "--kubeconfig", None).map(PathBuf::from),
+            kubecontext: value(words, "--kubecontext", None).map(str::to_owned),
+        },
+    }
+}
+
+/// The value of a flag: the rest of its word, or the next word.
+fn value<'a>(words: &'a [String], long: &str, short: Option<&str>) -> Option<&'a str> {
+    let in_pairs = words.iter().zip(words.iter().skip(1).map(Some).chain([None]));
+    let mut values = in_pairs.filter_map(|(word, next)| {
+        if word == long || Some(word.as_str()) == short {
+            return next.map(String::as_str);
+        }
+        let rest = word.strip_prefix(long).and_then(|rest| rest.strip_prefix('='));
+        let short = || short.and_then(|short| word.strip_prefix(short));
+        rest.or_else(|| short().map(|rest| rest.strip_prefix('=').unwrap_or(rest)))
+    });
+    values.next().filter(|value| !value.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_are_found_in_a_line_that_is_not_complete() {
+        for (line, expected) in [
+            ("bowline backup get -n here", Some("here")),
+            ("bowline -nhere backup get", Some("here")),
+            ("bowline -n=here backup get", Some("here")),
+            ("bowline --namespace=here backup get", Some("here")),
+            ("bowline backup get --namespace here x", Some("here")),
+            ("bowline backup get", None),
+            ("bowline backup get -n", None),
+            ("bowline backup get --namespace=", None),
+        ] {
+            let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            assert_eq!(value(&words, "--namespace", Some("-n")), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn names_are_completed_where_they_must_be_there_already() {
+        let root = with_names(args::command(), None, false);
+        let has = |path: &[&str], argument: &str| {
+            let mut command = &root;
+            for word in path {
+                command = command.find_subcommand(word).unwrap();
+            }
+            let argument = command.get_arguments().find(|a| a.get_id() == argument).unwrap();
+            argument.get::<ArgValueCandidates>().is_some()
+        };
+        assert!(has(&["backup", "describe"], "names"));
+        assert!(has(&["describe", "backups"], "names"));
+        assert!(has(&["schedule", "pause"], "names"));
+        assert!(has(&["backup", "logs"], "name"));
+        assert!(has(&["restore", "create"], "from_backup"));
+        assert!(has(&["backup"], "namespace"));
+        assert!(!has(&["backup", "create"], "name"));
+        assert!(!has(&["create", "schedule"], "name"));
+        assert!(!has(&["backup", "get"], "output"));
+    }
+}

@@ -1,0 +1,50 @@
+//! What this program is called by the one who types.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::sync::OnceLock;
+
+/// Its own name.
+pub(crate) const NAME: &str = "bowline";
+/// How kubectl finds its plugins.
+const PLUGIN_PREFIX: &str = "kubectl-";
+
+/// `bowline`, or `kubectl bowline` where it was started as a plugin of kubectl.
+pub(crate) fn name() -> &'static str {
+    static TYPED: OnceLock<String> = OnceLock::new();
+    TYPED.get_or_init(|| {
+        let first = std::env::args_os().next().unwrap_or_default();
+        typed(&first)
+    })
+}
+
+/// What is typed to start the program with this path.
+fn typed(program: &OsStr) -> String {
+    let stem = Path::new(program).file_stem().and_then(OsStr::to_str).unwrap_or_default();
+    match stem.strip_prefix(PLUGIN_PREFIX) {
+        // kubectl looks for a file with an underscore where a dash is typed.
+        Some(plugin) if !plugin.is_empty() => format!("kubectl {}", plugin.replace('_', "-")),
+        _ => NAME.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_a_plugin_of_kubectl_it_is_called_so() {
+        for (program, expected) in [
+            ("bowline", "bowline"),
+            ("/usr/bin/bowline", "bowline"),
+            ("/opt/kubectl-bowline", "kubectl bowline"),
+            ("kubectl-bowline.exe", "kubectl bowline"),
+            ("kubectl-my_bowline", "kubectl my-bowline"),
+            ("kubectl-", "bowline"),
+            ("velero", "bowline"),
+            ("", "bowline"),
+        ] {
+            assert_eq!(typed(OsStr::new(program)), expected, "{program}");
+        }
+    }
+}

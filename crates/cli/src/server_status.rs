@@ -1,0 +1,73 @@
+//! Asks the server who it is, with a ServerStatusRequest.
+
+use std::time::Duration;
+
+use anyhow::{anyhow, bail};
+use bowline_api::ServerStatusRequest;
+use bowline_api::server_status_request::ServerStatusRequestPhase;
+use kube::ResourceExt as _;
+use kube::api::PostParams;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::installation::{Installation, is_not_found, is_transient};
+use crate::listing;
+
+/// How often the answer is looked for.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Who the server is, and which plugins it has. The request is gone afterwards.
+pub(crate) async fn ask(
+    installation: &Installation,
+    patience: Duration,
+) -> anyhow::Result<ServerStatusRequest> {
+    let deadline = Instant::now() + patience;
+    let mut request = ServerStatusRequest::default();
+    request.metadata.generate_name = Some("bowline-cli-".to_owned());
+    let api = installation.api::<ServerStatusRequest>();
+    let params = PostParams::default();
+    let creating = installation.ask("ask the server", api.create(&params, &request));
+    let Ok(created) = timeout_at(deadline, creating).await else {
+        bail!("the cluster has not answered within {}", bowline_api::Duration::from(patience));
+    };
+    let name = created?.name_any();
+    let answered = answer(installation, &name, deadline).await;
+    // The server deletes it as well, after a while.
+    let _ = listing::delete::<ServerStatusRequest>(installation, &name).await;
+    answered?.ok_or_else(|| {
+        anyhow!(
+            "no server has answered within {}; does one run in namespace `{}`?",
+            bowline_api::Duration::from(patience),
+            installation.namespace(),
+        )
+    })
+}
+
+async fn answer(
+    installation: &Installation,
+    name: &str,
+    deadline: Instant,
+) -> anyhow::Result<Option<ServerStatusRequest>> {
+    let api = installation.api::<ServerStatusRequest>();
+    loop {
+        match timeout_at(deadline, api.get(name)).await {
+            Ok(Ok(request)) if is_answered(&request) => return Ok(Some(request)),
+            Ok(Err(error)) if is_not_found(&error) => {
+                bail!("the request to the server was deleted before it was answered");
+            }
+            Ok(Err(error)) if !is_transient(&error) => {
+                return Err(installation.explain("read the server's answer", error));
+            }
+            Ok(_) => {}
+            Err(_) => return Ok(None),
+        }
+        if Instant::now() + PAUSE >= deadline {
+            return Ok(None);
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+fn is_answered(request: &ServerStatusRequest) -> bool {
+    let phase = request.status.as_ref().and_then(|status| status.phase.as_ref());
+    phase.is_some_and(ServerStatusRequestPhase::is_terminal)
+}

@@ -1,0 +1,246 @@
+//! `get` of all kinds: lists objects as rows under headings, or for programs.
+
+use std::cmp::Reverse;
+
+use jiff::Timestamp;
+use kube::ResourceExt as _;
+
+use crate::args::InstallationArgs;
+use crate::exit::Exit;
+use crate::installation::Installation;
+use crate::listing::{self, Kind, ObjectFormat};
+use crate::run::Run;
+use crate::sheet::NONE;
+use crate::{follow, output};
+
+/// The digits of the time in the name of a scheduled backup.
+const DIGITS: usize = 14;
+
+/// How objects are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Format {
+    /// For people
+    Table,
+    /// The objects, for programs
+    Json,
+    /// The same in YAML
+    Yaml,
+}
+
+impl Format {
+    /// The format for programs, if it is one.
+    pub(crate) fn for_programs(self) -> Option<ObjectFormat> {
+        match self {
+            Self::Table => None,
+            Self::Json => Some(ObjectFormat::Json),
+            Self::Yaml => Some(ObjectFormat::Yaml),
+        }
+    }
+}
+
+/// Which labels a table shows.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct LabelColumns {
+    /// Show these labels as columns; several separated by commas
+    #[arg(short = 'L', long, value_name = "LABELS", value_delimiter = ',')]
+    label_columns: Vec<String>,
+
+    /// Show all labels in the last column
+    #[arg(long)]
+    show_labels: bool,
+}
+
+/// Flags of a command that lists objects.
+#[derive(Debug, clap::Args)]
+// Commands that have more of them are called `Args`, too.
+#[group(skip)]
+pub(crate) struct Args {
+    /// Those to list [default: all]
+    pub(crate) names: Vec<String>,
+
+    /// List only those with these labels
+    #[arg(short = 'l', long, value_name = "SELECTOR", conflicts_with = "names")]
+    pub(crate) selector: Option<String>,
+
+    /// How to print them
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+    pub(crate) output: Format,
+
+    #[command(flatten)]
+    pub(crate) labels: LabelColumns,
+}
+
+/// Flags of a command that lists runs.
+#[derive(Debug, clap::Args)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    list: Args,
+
+    /// Go on, and print each again when it changes, until Ctrl-C
+    #[arg(short, long)]
+    watch: bool,
+}
+
+/// What a table shows of a kind.
+pub(crate) trait Listed: Kind {
+    /// The headings.
+    const HEADER: &'static [&'static str];
+
+    /// What stands below them.
+    fn row(&self, now: Timestamp) -> Vec<String>;
+
+    /// What no column has room for, said below the table.
+    fn remark(&self) -> Option<String> {
+        None
+    }
+}
+
+/// Lists objects.
+pub(crate) async fn run<K: Listed>(
+    args: &Args,
+    installation: &InstallationArgs,
+) -> anyhow::Result<Exit> {
+    let installation = Installation::connect(installation).await?;
+    show(&installation, find::<K>(args, &installation).await?, args)
+}
+
+/// Lists runs, and goes on to if that is wanted.
+pub(crate) async fn run_runs<R: Run + Listed>(
+    args: &RunArgs,
+    installation: &InstallationArgs,
+) -> anyhow::Result<Exit> {
+    let RunArgs { list, watch } = args;
+    if !watch {
+        return run::<R>(list, installation).await;
+    }
+    let installation = Installation::connect(installation).await?;
+    let volumes = follow::Volumes::default();
+    let find = async || {
+        let found: Vec<R> = self::find(list, &installation).await?;
+        volumes.look(&installation, &found).await;
+        Ok(found)
+    };
+    let table = |runs: &[R]| watched(runs, &list.labels, Timestamp::now(), |run| volumes.of(run));
+    let first = find().await?;
+    follow::changes(find, first, list.output, table).await
+}
+
+/// What is to be listed, in order.
+pub(crate) async fn find<K: Kind>(
+    args: &Args,
+    installation: &Installation,
+) -> anyhow::Result<Vec<K>> {
+    let mut found = listing::find(installation, &args.names, args.selector.as_deref()).await?;
+    sort(&mut found);
+    Ok(found)
+}
+
+/// Prints the objects that were found: one if one was named, else a list or a table.
+pub(crate) fn show<K: Listed>(
+    installation: &Installation,
+    mut objects: Vec<K>,
+    args: &Args,
+) -> anyhow::Result<Exit> {
+    let text = match args.output.for_programs() {
+        Some(format) if args.names.len() == 1 && objects.len() == 1 => {
+            listing::print_one(objects.remove(0), format)?
+        }
+        Some(format) => listing::print_list(objects, format)?,
+        None if objects.is_empty() => {
+            let namespace = installation.namespace();
+            output::say(format_args!("no {} in namespace `{namespace}`", K::PLURAL));
+            return Ok(Exit::Success);
+        }
+        None => {
+            output::data(table(&objects, &args.labels, Timestamp::now()))?;
+            for remark in objects.iter().filter_map(Listed::remark) {
+                output::say(output::harmless(&remark));
+            }
+            return Ok(Exit::Success);
+        }
+    };
+    output::data(text)?;
+    Ok(Exit::Success)
+}
+
+/// Objects as rows under headings.
+pub(crate) fn table<K: Listed>(objects: &[K], labels: &LabelColumns, now: Timestamp) -> String {
+    rows(objects, K::HEADER, |object| object.row(now), labels)
+}
+
+/// The same of runs, with how far their volumes are.
+pub(crate) fn watched<R: Run + Listed>(
+    runs: &[R],
+    labels: &LabelColumns,
+    now: Timestamp,
+    volumes: impl Fn(&R) -> String,
+) -> String {
+    let header = [R::HEADER, &["VOLUMES"]].concat();
+    let row = |run: &R| [run.row(now), vec![volumes(run)]].concat();
+    rows(runs, &header, row, labels)
+}
+
+fn rows<K: Kind>(
+    objects: &[K],
+    header: &[&str],
+    row: impl Fn(&K) -> Vec<String>,
+    labels: &LabelColumns,
+) -> String {
+    let mut header: Vec<String> = header.iter().map(|&word| word.to_owned()).collect();
+    // kubectl's heading is what follows the slash.
+    let heading = |key: &String| key.rsplit('/').next().unwrap_or_default().to_uppercase();
+    header.extend(labels.label_columns.iter().map(heading));
+    header.extend(labels.show_labels.then(|| "LABELS".to_owned()));
+    let none = || NONE.to_owned();
+    let row = |object: &K| {
+        let mut cells = row(object);
+        let value = |key| object.labels().get(key).cloned().unwrap_or_else(none);
+        cells.extend(labels.label_columns.iter().map(value));
+        if labels.show_labels {
+            let all = object.labels().iter().map(|(key, value)| format!("{key}={value}"));
+            let all = all.collect::<Vec<_>>().join(",");
+            cells.push(if all.is_empty() { none() } else { all });
+        }
+        cells.iter().map(|cell| output::harmless(cell)).collect::<Vec<_>>()
+    };
+    output::rows_under(&header, objects.iter().map(row).collect())
+}
+
+/// Sorts by name; those that are named after their time from the newest to the oldest.
+pub(crate) fn sort<K: Kind>(objects: &mut [K]) {
+    objects.sort_by_cached_key(|object| {
+        let name = object.name_any();
+        match series(&name) {
+            Some((series, time)) => (series.to_owned(), Some(Reverse(time.to_owned()))),
+            None => (name, None),
+        }
+    });
+}
+
+/// The name of a series, and the time of one of it.
+fn series(name: &str) -> Option<(&str, &str)> {
+    let (series, time) = name.rsplit_once('-')?;
+    let is_time = time.len() == DIGITS && time.bytes().all(|b| b.is_ascii_digit());
+    is_time.then_some((series, time))
+}
+
+#[cfg(test)]
+mod tests {
+    use bowline_api::Backup;
+
+    use super::*;
+
+    #[test]
+    fn a_series_is_listed_from_its_newest_member() {
+        let mut backups: Vec<Backup> =
+            ["b", "a-20260101000000", "a", "a-20260102000000", "a-2026", "a-b-20260103000000"]
+                .map(|name| Backup::new(name, bowline_api::BackupSpec::default()))
+                .into();
+        sort(&mut backups);
+        let names: Vec<String> = backups.iter().map(kube::ResourceExt::name_any).collect();
+        assert_eq!(
+            names,
+            ["a", "a-20260102000000", "a-20260101000000", "a-2026", "a-b-20260103000000", "b"]
+        );
+    }
+}

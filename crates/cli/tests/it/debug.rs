@@ -1,0 +1,103 @@
+use std::collections::BTreeMap;
+use std::io::Read as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use bowline_api::{BackupStorageLocation, DownloadRequest};
+use bowline_store::decode::{self, Limits};
+use serde_json::{Value, json};
+
+use crate::cluster::cluster;
+use crate::fake_server::{FakeServer, packed, packed_json};
+use crate::restore;
+use crate::server_status::StatusServer;
+
+/// Nobody may ever see it.
+const SECRET: &str = "s3cr3t-value";
+
+fn files(bundle: &Path) -> BTreeMap<String, String> {
+    let packed = std::fs::File::open(bundle).unwrap();
+    let mut archive = tar::Archive::new(decode::gunzip(packed, Limits::ARCHIVE));
+    let file = |entry: std::io::Result<tar::Entry<'_, _>>| {
+        let mut entry = entry.unwrap();
+        let name = entry.path().unwrap().display().to_string();
+        let mut text = String::new();
+        entry.read_to_string(&mut text).unwrap();
+        (name, text)
+    };
+    archive.entries().unwrap().map(file).collect()
+}
+
+#[test]
+fn a_bundle_has_all_that_helps_and_nothing_secret() {
+    let place = cluster().place("debug");
+    restore::completed(&place, "one");
+    let config = json!({"region": "x", "secretAccessKey": SECRET});
+    let spec = json!({"provider": "aws", "config": config, "objectStorage": {"bucket": "b"}});
+    place.put("BackupStorageLocation", "other", json!({"spec": spec}));
+    let message = format!("denied: https://h/b?X-Amz-Signature={SECRET}");
+    place.set_status::<BackupStorageLocation>("other", &json!({"message": message}));
+    let target = json!({"kind": "BackupLog", "name": "one"});
+    place.put("DownloadRequest", "left", json!({"spec": {"target": target}}));
+    let link = format!("http://h/{SECRET}");
+    place.set_status::<DownloadRequest>("left", &json!({"downloadURL": link}));
+    cluster().apply(json!({
+        "apiVersion": "v1", "kind": "Secret",
+        "metadata": {"name": "cloud-credentials", "namespace": "debug"},
+        "stringData": {"cloud": SECRET},
+    }));
+    let variable = json!({"name": "AWS_SECRET_ACCESS_KEY", "value": SECRET});
+    cluster().apply(json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "server-0", "namespace": "debug"},
+        "spec": {"containers": [{"name": "bowline", "image": "i", "env": [variable]}]},
+    }));
+    let _status = StatusServer::start(&place, "v0.1.0");
+    let log = format!("level=info msg=\"all is well\"\nlevel=warning password={SECRET}\n");
+    let _server = FakeServer::start(
+        &place,
+        [
+            ("BackupLog", packed(&log)),
+            ("BackupVolumeInfos", packed_json(&json!([]))),
+            ("BackupResourceList", packed_json(&json!({"v1/Pod": ["web/a"]}))),
+        ],
+    );
+
+    let folder = tempfile::tempdir().unwrap();
+    let bundle = folder.path().join("b.tar.gz");
+    let path = bundle.to_str().unwrap();
+    place.refused(&["debug", "--backup", "none", "--output", path], &["no backup `none`"]);
+    assert!(!bundle.exists());
+    let ended = place.run(&["debug", "--backup", "one", "--output", path]);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert_eq!(bundle.metadata().unwrap().permissions().mode() & 0o077, 0);
+    place.refused(&["debug", "--output", path], &["there already", "--output"]);
+
+    let files = files(&bundle);
+    let get =
+        |name: &str| files.get(name).unwrap_or_else(|| panic!("no {name} in {:?}", files.keys()));
+    for (name, text) in &files {
+        assert!(!text.contains(SECRET), "{name}: {text}");
+        assert!(!name.to_lowercase().contains("secret"), "{name}");
+    }
+    let versions: Value = serde_json::from_str(get("bundle/versions.json")).unwrap();
+    assert_eq!(versions["server"]["serverVersion"], "v0.1.0");
+    assert!(versions["kubernetes"].as_str().unwrap().starts_with('v'), "{versions}");
+    let locations = get("bundle/objects/backupstoragelocations.json");
+    assert!(locations.contains("\"region\": \"x\""), "{locations}");
+    assert!(get("bundle/objects/backups.json").contains("\"one\""));
+    assert!(get("bundle/server/pods.json").contains("AWS_SECRET_ACCESS_KEY"));
+    let described = get("bundle/backup_describe_one.txt");
+    assert!(described.contains("Resource List:\n  v1/Pod:\n    - web/a\n"), "{described}");
+    let log = get("bundle/backup_one.log");
+    assert_eq!(log, "level=info msg=\"all is well\"\nlevel=warning password=<redacted>\n");
+    assert!(files.contains_key("bundle/problems.txt") == ended.stderr.contains("problems.txt"));
+
+    // What there is not yet is noted.
+    restore::backed_up(&place, "two", &json!({"phase": "InProgress"}), &json!({}));
+    let bundle = folder.path().join("c.tar.gz");
+    let ended = place.run(&["debug", "--backup", "two", "--output", bundle.to_str().unwrap()]);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert!(ended.stderr.contains("problems.txt"), "{}", ended.stderr);
+    let problems = &self::files(&bundle)["bundle/problems.txt"];
+    assert!(problems.contains("backup_two.log: it is InProgress"), "{problems}");
+}

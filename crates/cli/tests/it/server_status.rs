@@ -1,0 +1,83 @@
+//! What the server is asked about itself.
+
+use std::time::Duration;
+
+use bowline_api::ServerStatusRequest;
+use kube::api::{ListParams, Patch, PatchParams};
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+use crate::bowline::World;
+use crate::cluster::{Place, cluster};
+
+/// Answers each request in a namespace as a server of this version would. Ends when it is dropped.
+pub(crate) struct StatusServer(JoinHandle<()>);
+
+impl StatusServer {
+    pub(crate) fn start(place: &Place, version: &'static str) -> Self {
+        let api = place.api::<ServerStatusRequest>();
+        let status = json!({"status": {
+            "phase": "Processed", "serverVersion": version,
+            "processedTimestamp": "2026-01-02T03:04:05Z",
+            "plugins": [
+                {"name": "velero.io/aws", "kind": "ObjectStore"},
+                {"name": "velero.io/pod", "kind": "BackupItemAction"},
+            ],
+        }});
+        Self(cluster().runtime.spawn(async move {
+            loop {
+                for request in api.list(&ListParams::default()).await.unwrap().items {
+                    let (name, params) = (request.metadata.name.unwrap(), PatchParams::default());
+                    // It may have been deleted meanwhile.
+                    let _ = api.patch(&name, &params, &Patch::Merge(&status)).await;
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        }))
+    }
+}
+
+impl Drop for StatusServer {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+#[test]
+fn version_tells_both_and_leaves_no_request() {
+    let place = cluster().place("status-version");
+    let client = concat!("Client:\n\tVersion: v", env!("CARGO_PKG_VERSION"), "\n");
+    let server = StatusServer::start(&place, "v99.1.0");
+    let ended = place.run(&["version"]);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert_eq!(ended.stdout, format!("{client}Server:\n\tVersion: v99.1.0\n"));
+    assert!(ended.stderr.contains("update the client"), "{}", ended.stderr);
+    drop(server);
+    assert_eq!(place.names::<ServerStatusRequest>(), [""; 0]);
+
+    // Nobody answers.
+    let ended = place.run(&["version", "--timeout", "300ms"]);
+    assert_eq!((ended.code, ended.stdout.as_str()), (Some(2), client));
+    let lines: Vec<&str> = ended.stderr.lines().collect();
+    let [line] = lines.as_slice() else { panic!("not one line: {}", ended.stderr) };
+    for word in ["no server has answered within 300ms", "`status-version`", "--client-only"] {
+        assert!(line.contains(word), "{line}");
+    }
+    assert_eq!(place.names::<ServerStatusRequest>(), [""; 0]);
+    // Neither is there a cluster.
+    let ended = World::new().run(&["version", "--client-only"]);
+    assert_eq!((ended.code, ended.stdout.as_str()), (Some(0), client));
+}
+
+#[test]
+fn plugins_of_the_server_are_listed() {
+    let place = cluster().place("status-plugins");
+    let _server = StatusServer::start(&place, "v0.1.0");
+    let expected =
+        "NAME            KIND\nvelero.io/pod   BackupItemAction\nvelero.io/aws   ObjectStore\n";
+    assert_eq!(place.ok(&["plugin", "get"]), expected);
+    assert_eq!(place.ok(&["get", "plugins"]), expected);
+    let answer: Value = serde_json::from_str(&place.ok(&["plugin", "get", "-o", "json"])).unwrap();
+    assert_eq!(answer["status"]["plugins"][1]["name"], "velero.io/aws");
+    assert_eq!(answer["kind"], "ServerStatusRequest");
+}
