@@ -14,6 +14,7 @@ use bowline_api::{
     Backup, BackupStorageLocation, DeleteBackupRequest, Restore, VolumeSnapshotLocation, label,
 };
 use bowline_engine::point::Point;
+use bowline_testbed::csi::Switches;
 use bowline_testbed::{Bed, ControlPlane, Csi, Node, S3, apply, csi, fixture, node, s3};
 use k8s_openapi::api::core::v1::{
     ConfigMap, Namespace, PersistentVolume, PersistentVolumeClaim, Pod, Secret,
@@ -84,9 +85,10 @@ impl World {
             None => Some(Node::start(&plane).await?),
             Some(_) => None,
         };
-        // Its snapshots can be used at once: the controllers sometimes forget one that cannot yet, for a
-        // quarter of an hour.
-        let csi = Csi::start(&plane, node.as_ref(), csi::Options::default()).await?;
+        // Its snapshots can be used a little later, so that a kill can fall between the two.
+        let switches = Switches { ready_after_ms: 300, ..Switches::default() };
+        let options = csi::Options { switches, ..csi::Options::default() };
+        let csi = Csi::start(&plane, node.as_ref(), options).await?;
         let s3 = S3::start(&bed).await?;
         let bucket = s3.create_bucket(BUCKET).context("cannot make a bucket")?;
         let address = s3.url().trim_start_matches("http://").parse();

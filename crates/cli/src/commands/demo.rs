@@ -117,6 +117,7 @@ async fn perform(args: &Args) -> anyhow::Result<(Up, Outcome)> {
         Some(dir) => Bed::below(dir)?,
         None => Bed::new()?,
     };
+    locate_programs(args).await?;
     let plugin = plugin::locate().await?;
     let sample = Sample::new(&bed)?;
     let stage = set_up(args, &bed, &sample).await?;
@@ -180,11 +181,11 @@ async fn perform(args: &Args) -> anyhow::Result<(Up, Outcome)> {
     Ok((Up { _orders: orders, _server: server, _stage: stage }, outcome))
 }
 
-async fn set_up(args: &Args, bed: &Bed, sample: &Sample) -> anyhow::Result<Stage> {
+/// First what takes minutes the first time, and tells its own progress.
+async fn locate_programs(args: &Args) -> anyhow::Result<()> {
     if let Some(port) = args.port {
         port::check(port).map_err(|reason| Error::WantedPort { port, reason })?;
     }
-    // First what takes minutes the first time, and tells its own progress.
     program::locate([
         Program::Etcd,
         Program::ApiServer,
@@ -194,6 +195,10 @@ async fn set_up(args: &Args, bed: &Bed, sample: &Sample) -> anyhow::Result<Stage
         Program::Kwok,
     ])
     .await?;
+    Ok(())
+}
+
+async fn set_up(args: &Args, bed: &Bed, sample: &Sample) -> anyhow::Result<Stage> {
     let step = Step::start("starting a control plane");
     let plane = ControlPlane::start(bed, Options { port: args.port }).await?;
     let kwok = Kwok::start_executing(&plane, sample.pod()).await?;

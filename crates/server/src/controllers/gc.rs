@@ -6,6 +6,7 @@
 //!
 //! # Where it differs
 //! - A backup that has not ended is left alone, even if its time is over: to delete it would be to stop it.
+//! - So is one that is being restored: users may stop a restore by deleting its backup, a clock may not.
 //! - The name of a request follows from the Backup, so that two servers cannot make two.
 
 mod step;
@@ -14,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_api::{
-    Backup, BackupStorageLocation, DeleteBackupRequest, DeleteBackupRequestSpec, label,
+    Backup, BackupStorageLocation, DeleteBackupRequest, DeleteBackupRequestSpec, Restore, label,
 };
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -22,7 +23,7 @@ use kube::api::ListParams;
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
-use self::step::{Obstacle, Step, decide, hindrance, pending};
+use self::step::{Obstacle, Step, decide, hindrance, pending, user_of};
 use super::lookup::lookup;
 use super::period::Due;
 use crate::patch;
@@ -31,7 +32,7 @@ use crate::watch::{Next, Watch};
 
 /// How many Backups are looked at at a time.
 const AT_ONCE: u16 = 4;
-/// When to look again at a Backup whose location does not answer.
+/// When to look again at a Backup whose location does not answer, or that is being restored.
 const UNAVAILABLE: Duration = Duration::from_mins(1);
 
 /// Works until asked to stop.
@@ -43,6 +44,7 @@ pub async fn run(context: Arc<Context>) -> Result<(), Error> {
         backups: context.api(),
         requests: context.api(),
         locations: context.api(),
+        restores: context.api(),
         frequency,
     });
     let work = move |backup: Arc<Backup>| {
@@ -59,6 +61,8 @@ enum Failure {
     Location(#[source] kube::Error),
     #[error("cannot write the label that says why it is not deleted")]
     Label(#[source] kube::Error),
+    #[error("cannot list the restores that may use it")]
+    Restores(#[source] kube::Error),
     #[error("cannot list the requests to delete it")]
     List(#[source] kube::Error),
     #[error("cannot remove a request that was answered")]
@@ -71,6 +75,7 @@ struct Controller {
     backups: Api<Backup>,
     requests: Api<DeleteBackupRequest>,
     locations: Api<BackupStorageLocation>,
+    restores: Api<Restore>,
     frequency: Duration,
 }
 
@@ -81,6 +86,12 @@ impl Controller {
             // Clocks can be set, so it is never waited for long.
             Step::Expire(Due::In(rest)) => return Ok(Next::Again(rest.min(self.frequency))),
             Step::Expire(Due::Now) => {}
+        }
+        let restores = self.restores.list(&ListParams::default()).await;
+        let restores = restores.map_err(Failure::Restores)?.items;
+        if let Some(restore) = user_of(backup, &restores) {
+            tracing::info!(restore = restore.name_any(), "has expired, and is being restored");
+            return Ok(Next::Again(UNAVAILABLE.min(self.frequency)));
         }
         let location = match backup.spec.storage_location.as_str() {
             // One that was refused has none, and nothing in it.

@@ -82,21 +82,29 @@ struct Controller {
 
 impl Controller {
     async fn reconcile(&self, seen: &Schedule) -> Result<Next, Failure> {
-        let verdict = self.decide(seen);
+        let now = Timestamp::now();
+        let verdict = self.decide(seen, now);
         if let Verdict::Rest | Verdict::Wait(_) = verdict {
-            return self.carry_out(seen, verdict).await;
+            return self.carry_out(seen, verdict, now).await;
         }
         // The watch may be behind what we wrote ourselves a moment ago.
         let read = self.schedules.get_opt(&seen.name_any()).await.map_err(Failure::Read)?;
         let Some(schedule) = read else { return Ok(Next::Done) };
-        self.carry_out(&schedule, self.decide(&schedule)).await
+        let now = Timestamp::now();
+        self.carry_out(&schedule, self.decide(&schedule, now), now).await
     }
 
-    fn decide(&self, schedule: &Schedule) -> Verdict {
-        schedule::decide(schedule, &self.local, self.skips, Timestamp::now())
+    fn decide(&self, schedule: &Schedule, now: Timestamp) -> Verdict {
+        schedule::decide(schedule, &self.local, self.skips, now)
     }
 
-    async fn carry_out(&self, schedule: &Schedule, verdict: Verdict) -> Result<Next, Failure> {
+    /// Carries out what was decided at a time.
+    async fn carry_out(
+        &self,
+        schedule: &Schedule,
+        verdict: Verdict,
+        now: Timestamp,
+    ) -> Result<Next, Failure> {
         match verdict {
             Verdict::Rest => Ok(Next::Done),
             Verdict::Refuse(reason) => {
@@ -109,8 +117,7 @@ impl Controller {
             Verdict::Settle { skip } => {
                 let mut change = json!({ "spec": { "skipImmediately": false } });
                 if skip {
-                    let now = patch::to_the_second(Timestamp::now());
-                    change["status"] = json!({ "lastSkipped": now });
+                    change["status"] = json!({ "lastSkipped": patch::to_the_second(now) });
                 }
                 self.note(schedule, change).await?;
                 // It is seen again, since it changed; this is for a watch that is late.
@@ -120,12 +127,17 @@ impl Controller {
                 self.enable(schedule).await?;
                 Ok(Next::Again(pause(next, Timestamp::now())))
             }
-            Verdict::Make(time) => self.make(schedule, time).await,
+            Verdict::Make(time) => self.make(schedule, time, now).await,
         }
     }
 
     /// Makes the backup of a time, unless it is there or has to wait for another.
-    async fn make(&self, schedule: &Schedule, time: Timestamp) -> Result<Next, Failure> {
+    async fn make(
+        &self,
+        schedule: &Schedule,
+        time: Timestamp,
+        now: Timestamp,
+    ) -> Result<Next, Failure> {
         let name = backup_name(schedule, time);
         let others = self.backups_of(schedule).await.map_err(Failure::List)?;
         if !others.iter().any(|backup| backup.name_any() == name) {
@@ -140,7 +152,8 @@ impl Controller {
             self.create(schedule, time).await?;
         }
         let mut status = phase(schedule, None).unwrap_or_else(|| json!({}));
-        status["lastBackup"] = json!(patch::to_the_second(Timestamp::now()));
+        // Not when it was made, which may be past the next time.
+        status["lastBackup"] = json!(patch::to_the_second(now));
         self.note(schedule, json!({ "status": status })).await?;
         Ok(Next::Again(HELD))
     }

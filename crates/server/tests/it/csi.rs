@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::csi_restore::an_application_comes_back;
 use crate::operations::{is_over, is_waiting, phase};
 
 pub(crate) const APP: &str = "shop";
@@ -368,6 +369,7 @@ async fn one_window(stage: &Stage) {
     // The snapshots are the driver's alone now.
     stage.until_no_objects().await;
     assert_eq!(stage.csi.snapshots().unwrap().len(), 2);
+    an_application_comes_back(stage, "frozen", "db", &["orders", "log"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -11,7 +11,7 @@ use bowline_store::file::{Messages, RestoreContent, RestoreVolumeInfo, Results};
 use bowline_testbed::apply::apply;
 use bowline_testbed::csi::{self, Switches};
 use bowline_testbed::{Bed, ControlPlane};
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::CSIDriver;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt as _};
@@ -326,4 +326,47 @@ async fn deleted(stage: &Stage) {
     assert!(!stage.objects("VolumeSnapshotContent").await.is_empty());
     let (_, folder) = stage.volume_in("copy", "orders").await;
     assert_eq!(std::fs::read_to_string(folder.join("file")).unwrap(), "before");
+}
+
+/// An application on a node that went on after its backup, and was destroyed, comes back with what its volumes had
+/// when it was frozen.
+pub(crate) async fn an_application_comes_back(
+    stage: &Stage,
+    backup: &str,
+    pod: &str,
+    claims: &[&str],
+) {
+    let read = |folder: PathBuf| std::fs::read_to_string(folder.join("n")).unwrap();
+    let infos = stage.infos(backup).await;
+    let frozen: Vec<String> = claims
+        .iter()
+        .map(|&claim| infos[claim].csi_snapshot_info.as_ref().unwrap())
+        .map(|csi| read(stage.csi.snapshot(&csi.snapshot_handle)))
+        .collect();
+    for (claim, frozen) in claims.iter().zip(&frozen) {
+        let (_, folder) = stage.volume_in(APP, claim).await;
+        let goes_on = async || (read(folder.clone()).len() > frozen.len()).then_some(());
+        stage.until("more than there was", goes_on).await;
+    }
+    let pods: Api<Pod> = Api::namespaced(stage.client.clone(), APP);
+    pods.delete(pod, &DeleteParams::default()).await.unwrap();
+    let gone = async || pods.get_opt(pod).await.unwrap().is_none().then_some(());
+    stage.until("the end of the pod", gone).await;
+    stage.destroy(claims).await;
+
+    let status = stage.restore("back", json!({}), json!({"backupName": backup})).await;
+    let told = stage.told("back").await;
+    assert_eq!(status.phase, Some(RestorePhase::Completed), "{status:?}: {told:?}");
+    let runs = async || {
+        let found = pods.get_opt(pod).await.unwrap()?;
+        (found.status?.phase.as_deref() == Some("Running")).then_some(())
+    };
+    stage.until("the pod to run", runs).await;
+    for (claim, frozen) in claims.iter().zip(&frozen) {
+        let (_, folder) = stage.volume_in(APP, claim).await;
+        let now = read(folder);
+        // The application counts anew behind what was there.
+        let more = now.strip_prefix(frozen.as_str());
+        assert!(more.is_some_and(|more| more.is_empty() || more.starts_with("1\n")), "{claim}");
+    }
 }

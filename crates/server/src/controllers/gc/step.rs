@@ -5,7 +5,9 @@ use std::time::Duration;
 use bowline_api::backup_storage_location::AccessMode;
 use bowline_api::delete_backup_request::DeleteBackupRequestPhase;
 use bowline_api::location::LocationPhase;
-use bowline_api::{Backup, BackupPhase, BackupStorageLocation, DeleteBackupRequest};
+use bowline_api::{
+    Backup, BackupPhase, BackupStorageLocation, DeleteBackupRequest, Restore, RestorePhase,
+};
 use bowline_engine::backup::request::Lookup;
 use jiff::Timestamp;
 
@@ -84,6 +86,15 @@ pub(super) fn hindrance(
     (location.spec.access_mode == Some(AccessMode::ReadOnly)).then_some(Obstacle::ReadOnly)
 }
 
+/// A Restore of a Backup that is not over.
+pub(super) fn user_of<'a>(backup: &Backup, restores: &'a [Restore]) -> Option<&'a Restore> {
+    let name = backup.metadata.name.as_deref().unwrap_or_default();
+    restores.iter().find(|restore| {
+        let phase = restore.status.as_ref().and_then(|status| status.phase.as_ref());
+        restore.spec.backup_name == name && !phase.is_some_and(RestorePhase::is_terminal)
+    })
+}
+
 /// When another request may be made for a Backup that has these; never while one has no answer.
 pub(super) fn pending(
     requests: &[DeleteBackupRequest],
@@ -120,6 +131,30 @@ mod tests {
             "status": {"phase": phase, "expiration": "2026-01-02T00:00:00Z"},
         }))
         .unwrap()
+    }
+
+    #[test]
+    fn a_backup_is_in_use_while_a_restore_of_it_goes_on() {
+        let restore = |of: &str, phase: Option<&str>| -> Restore {
+            let status = phase.map(|phase| json!({"phase": phase}));
+            let object = json!({
+                "apiVersion": "velero.io/v1", "kind": "Restore", "metadata": {"name": "r"},
+                "spec": {"backupName": of}, "status": status,
+            });
+            serde_json::from_value(object).unwrap()
+        };
+        for (of, phase, is_used) in [
+            ("b", None, true),
+            ("b", Some("InProgress"), true),
+            ("b", Some("Finalizing"), true),
+            ("b", Some("Completed"), false),
+            ("b", Some("FailedValidation"), false),
+            ("other", Some("InProgress"), false),
+        ] {
+            let restores = [restore(of, phase)];
+            let found = user_of(&backup("Completed"), &restores);
+            assert_eq!(found.is_some(), is_used, "{of} {phase:?}");
+        }
     }
 
     #[test]

@@ -4,8 +4,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use bowline_plugin::{Code, Error, Result};
-use object_store::client::{HttpClient, HttpConnector};
+use object_store::client::{
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService,
+};
 use object_store::{ClientConfigKey, ClientOptions};
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::redirect::Policy;
@@ -72,9 +75,34 @@ impl HttpConnector for Connector {
         let allow_http = options.get_config_value(&ClientConfigKey::AllowHttp);
         let client = self.client(allow_http.as_deref() == Some("true"));
         client
-            .map(HttpClient::new)
+            .map(|client| HttpClient::new(Patient(client)))
             .map_err(|error| object_store::Error::Generic { store: "S3", source: Box::new(error) })
     }
+}
+
+/// A client that knows one more error after which a request can be sent again: the connection was gone before
+/// the request was on it. `object_store` takes that for an unknown one, and gives up at once.
+#[derive(Debug)]
+struct Patient(Client);
+
+#[async_trait]
+impl HttpService for Patient {
+    async fn call(&self, request: HttpRequest) -> std::result::Result<HttpResponse, HttpError> {
+        self.0.call(request).await.map_err(|error| {
+            if error.kind() == HttpErrorKind::Unknown && was_not_sent(&error) {
+                HttpError::new(HttpErrorKind::Request, error)
+            } else {
+                error
+            }
+        })
+    }
+}
+
+/// Whether an error tells that a request has never left. What was broken off on its way is another error.
+fn was_not_sent(error: &(dyn std::error::Error + 'static)) -> bool {
+    std::iter::successors(Some(error), |error| error.source())
+        .filter_map(|error| error.downcast_ref::<hyper::Error>())
+        .any(hyper::Error::is_canceled)
 }
 
 /// Asks AWS which region a bucket is in.
