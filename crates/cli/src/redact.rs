@@ -1,7 +1,10 @@
 //! Takes out of objects and logs what nobody else may see, before they are handed on.
 //!
-//! Rather too much than too little: whatever is called like a credential, and all that follows the `?`
-//! of an address, where signatures are.
+//! Rather too much than too little: whatever is called like a credential, commands, variables of pods
+//! that are not known to be harmless, keys, and all that follows the `?` of an address, where signatures
+//! are.
+
+mod lines;
 
 use serde_json::Value;
 
@@ -9,10 +12,11 @@ use serde_json::Value;
 pub(crate) const REDACTED: &str = "<redacted>";
 
 /// Names of settings whose values are secret, as parts of them.
-const SECRET_WORDS: [&str; 14] = [
+const SECRET_WORDS: [&str; 15] = [
     "password",
     "passwd",
     "passphrase",
+    "pwd",
     "secret",
     "token",
     "credential",
@@ -31,11 +35,36 @@ const HARMLESS_WORDS: [&str; 4] = ["name", "ref", "file", "envvar"];
 const LINKS: [&str; 1] = ["downloadurl"];
 /// Holds the whole object again, as somebody applied it.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
-/// Where an address goes on to what may be secret.
-const QUERY_WORDS: [&str; 3] = ["http://", "https://", "s3://"];
+/// The variables of a pod whose values are known to be no secret. All others may be one.
+const HARMLESS_VARIABLES: [&str; 20] = [
+    "ALIBABA_CLOUD_CREDENTIALS_FILE",
+    "AWS_DEFAULT_REGION",
+    "AWS_REGION",
+    "AWS_SHARED_CREDENTIALS_FILE",
+    "AZURE_CREDENTIALS_FILE",
+    "GOMAXPROCS",
+    "GOMEMLIMIT",
+    "GOOGLE_APPLICATION_CREDENTIALS",
+    "HTTPS_PROXY",
+    "HTTP_PROXY",
+    "LD_LIBRARY_PATH",
+    "NAMESPACE",
+    "NODE_NAME",
+    "NO_PROXY",
+    "PATH",
+    "POD_NAME",
+    "RUST_LOG",
+    "TZ",
+    "VELERO_NAMESPACE",
+    "VELERO_SCRATCH_DIR",
+];
 
 /// Takes what is secret out of an object.
 pub(crate) fn object(value: &mut Value) {
+    walk(value, false);
+}
+
+fn walk(value: &mut Value, is_in_hooks: bool) {
     match value {
         Value::Object(fields) => {
             // An environment variable has its name beside its value.
@@ -44,117 +73,88 @@ pub(crate) fn object(value: &mut Value) {
             for (key, value) in fields.iter_mut() {
                 let is_link = LINKS.contains(&key.to_lowercase().as_str());
                 let is_value = key == "value" && is_secret_variable;
-                if key == LAST_APPLIED || is_link || is_value || is_secret(key) {
-                    redact(value);
+                // Commands, above all those of hooks, name passwords in ways that only they know.
+                let is_command = key == "command" || is_hook(key) || (is_in_hooks && key == "args");
+                if key == LAST_APPLIED || is_link || is_value || is_command || is_secret(key) {
+                    redact(value, is_in_hooks);
+                } else if key == "env" {
+                    variables(value);
                 } else {
-                    object(value);
+                    walk(value, is_in_hooks || key == "hooks");
                 }
             }
         }
-        Value::Array(values) => values.iter_mut().for_each(object),
-        Value::String(text) => *text = line(text),
+        Value::Array(values) => {
+            // The value of a flag may be the word after it.
+            let mut is_after_secret_flag = false;
+            for value in values {
+                let word = value.as_str().unwrap_or_default();
+                let is_flag = word.starts_with('-') && !word.contains('=') && is_secret(word);
+                if is_after_secret_flag {
+                    redact(value, is_in_hooks);
+                } else {
+                    walk(value, is_in_hooks);
+                }
+                is_after_secret_flag = is_flag;
+            }
+        }
+        Value::String(words) => *words = text(words),
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
 }
 
-/// Takes out a text. What is no text is looked through: a reference to a Secret, say.
-fn redact(value: &mut Value) {
+/// Takes out texts and numbers. What is an object is looked through: a reference to a Secret, say.
+fn redact(value: &mut Value, is_in_hooks: bool) {
     match value {
         Value::String(text) if text.is_empty() => {}
-        Value::String(text) => REDACTED.clone_into(text),
-        other => object(other),
+        Value::String(_) | Value::Number(_) => *value = REDACTED.into(),
+        Value::Array(values) => values.iter_mut().for_each(|one| redact(one, is_in_hooks)),
+        other => walk(other, is_in_hooks),
     }
+}
+
+/// Takes the values out of the variables of a container, but for those that are known.
+fn variables(value: &mut Value) {
+    for variable in value.as_array_mut().into_iter().flatten() {
+        let name = variable["name"].as_str().unwrap_or_default().to_uppercase();
+        if !HARMLESS_VARIABLES.contains(&name.as_str())
+            && let Some(value) = variable.get_mut("value")
+        {
+            redact(value, false);
+        }
+    }
+    walk(value, false);
+}
+
+/// Whether an annotation of that name has the command of a hook.
+fn is_hook(key: &str) -> bool {
+    key.contains("hook.") && key.ends_with("/command")
 }
 
 /// Takes what is secret out of a text of several lines.
 pub(crate) fn text(text: &str) -> String {
-    text.split_inclusive('\n').map(line).collect()
-}
-
-/// The same of one line: what belongs to an address, and what follows a word for something secret.
-fn line(line: &str) -> String {
-    assignments(&addresses(line))
-}
-
-/// Takes users, passwords and all that follows a `?` out of addresses.
-fn addresses(line: &str) -> String {
-    let mut clean = String::with_capacity(line.len());
-    let mut rest = line;
-    while let Some(at) =
-        QUERY_WORDS.iter().filter_map(|word| rest.find(word).map(|at| at + word.len())).min()
-    {
-        clean.push_str(&rest[..at]);
-        rest = &rest[at..];
-        let is_end =
-            |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '<' | '>' | '`' | '\\');
-        let end = rest.find(is_end).unwrap_or(rest.len());
-        let (address, after) = rest.split_at(end);
-        let (host, path) = address.split_at(address.find(['/', '?']).unwrap_or(address.len()));
-        match host.rsplit_once('@') {
-            Some((_, host)) => clean.extend([REDACTED, "@", host]),
-            None => clean.push_str(host),
-        }
-        match path.split_once('?') {
-            Some((path, _)) => clean.extend([path, "?", REDACTED]),
-            None => clean.push_str(path),
-        }
-        rest = after;
-    }
-    clean.push_str(rest);
-    clean
-}
-
-/// Takes out what follows `password=`, `token: ` and the like, and `Bearer`.
-fn assignments(line: &str) -> String {
-    let is_of_word = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
-    let mut clean = String::with_capacity(line.len());
-    let mut rest = line;
-    while let Some(start) = rest.find(is_of_word) {
-        clean.push_str(&rest[..start]);
-        rest = &rest[start..];
-        let end = rest.find(|c| !is_of_word(c)).unwrap_or(rest.len());
-        let (word, after) = rest.split_at(end);
-        clean.push_str(word);
-        rest = after;
-        let is_bearer = word.eq_ignore_ascii_case("bearer");
-        if !is_secret(word) && !is_bearer {
-            continue;
-        }
-        // `key="value"`, `"key":"value"`, `key: value`; a word by itself is no assignment.
-        let gap = rest.find(|c: char| !matches!(c, '"' | '\'' | '\\' | ' ' | '=' | ':'));
-        let gap = gap.unwrap_or(rest.len());
-        let (between, value) = rest.split_at(gap);
-        if !between.contains(['=', ':']) && !is_bearer {
-            continue;
-        }
-        let is_end =
-            |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '\\' | ',' | ';' | '&' | '}');
-        let length = value.find(is_end).unwrap_or(value.len());
-        clean.push_str(between);
-        // What follows `Authorization:` is said by the word after it.
-        if length > 0
-            && !["bearer", "basic"].iter().any(|w| value[..length].eq_ignore_ascii_case(w))
-        {
-            clean.push_str(REDACTED);
-            rest = &value[length..];
-        } else {
-            rest = value;
-        }
-    }
-    clean.push_str(rest);
-    clean
+    lines::without_pem(text).split_inclusive('\n').map(lines::clean).collect()
 }
 
 /// Whether something of that name is secret.
 fn is_secret(name: &str) -> bool {
-    let letters: String =
-        name.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect();
+    let letters = letters(name);
     let is_meant = |word: &&str| match *word {
         // Part of too many others.
         "sas" => letters == "sas" || letters.ends_with("sastoken"),
         word => letters.contains(word),
     };
-    SECRET_WORDS.iter().any(is_meant) && !HARMLESS_WORDS.iter().any(|word| letters.ends_with(word))
+    let is_short = || {
+        let name = name.trim_start_matches('-').to_ascii_lowercase();
+        name == "pass" || ["_pass", "-pass", ".pass"].iter().any(|end| name.ends_with(end))
+    };
+    (SECRET_WORDS.iter().any(is_meant) || is_short())
+        && !HARMLESS_WORDS.iter().any(|word| letters.ends_with(word))
+}
+
+/// A name in the spelling that all of its spellings share.
+fn letters(name: &str) -> String {
+    name.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
 }
 
 #[cfg(test)]
@@ -202,20 +202,61 @@ mod tests {
     }
 
     #[test]
-    fn of_a_log_only_the_secret_is_taken_out() {
-        for (said, expected) in [
-            ("all is well\n", "all is well\n"),
-            ("no token was found", "no token was found"),
-            ("secret: cloud-credentials", "secret: <redacted>"),
-            ("password=\"s3cr3t\" user=me", "password=\"<redacted>\" user=me"),
-            ("{\"apiKey\":\"s3cr3t\",\"a\":1}", "{\"apiKey\":\"<redacted>\",\"a\":1}"),
-            ("Authorization: Bearer s3cr3t", "Authorization: Bearer <redacted>"),
-            ("GET https://h/b/k?X-Amz-Signature=s3cr3t 200", "GET https://h/b/k?<redacted> 200"),
-            ("at http://h:1/p, next", "at http://h:1/p, next"),
-            ("x?y=z", "x?y=z"),
-        ] {
-            assert_eq!(text(said), expected);
-        }
-        assert_eq!(text("token=a\ntoken=b\n"), "token=<redacted>\ntoken=<redacted>\n");
+    fn a_variable_of_a_container_is_secret_unless_it_is_known() {
+        let mut pod = json!({"containers": [{"name": "bowline", "env": [
+            {"name": "DSN", "value": "s3cr3t"},
+            {"name": "VELERO_NAMESPACE", "value": "velero"},
+            {"name": "https_proxy", "value": "http://me:s3cr3t@proxy:3128"},
+            {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "a", "key": "b"}}},
+        ]}]});
+        object(&mut pod);
+        let variables = &pod["containers"][0]["env"];
+        assert!(!pod.to_string().contains("s3cr3t"), "{pod:#}");
+        assert_eq!(variables[0]["value"], REDACTED);
+        assert_eq!(variables[1]["value"], "velero");
+        assert_eq!(variables[2]["value"], "http://<redacted>@proxy:3128");
+        assert_eq!(variables[3]["valueFrom"]["secretKeyRef"], json!({"name": "a", "key": "b"}));
+    }
+
+    #[test]
+    fn commands_are_taken_out_wherever_they_are() {
+        let exec = json!({"container": "db", "command": ["sh", "-c", "mysql -ps3cr3t"]});
+        let added = json!({"name": "init", "command": ["s3cr3t"], "args": ["s3cr3t"]});
+        let mut value = json!({
+            "metadata": {"annotations": {
+                "pre.hook.backup.velero.io/command": "[\"mysql\",\"-ps3cr3t\"]",
+                "post.hook.restore.velero.io/command": "mysql -ps3cr3t",
+                "pre.hook.backup.velero.io/container": "db",
+            }},
+            "spec": {
+                "hooks": {"resources": [
+                    {"name": "a", "pre": [{"exec": exec}]},
+                    {"postHooks": [{"init": {"initContainers": [added]}}]},
+                ]},
+                "livenessProbe": {"exec": {"command": ["ping", "s3cr3t"]}},
+                "args": ["server", "--log-level=debug", "--x-token", "s3cr3t", "--y-token=s3cr3t"],
+            },
+        });
+        object(&mut value);
+        assert!(!value.to_string().contains("s3cr3t"), "{value:#}");
+        let annotations = &value["metadata"]["annotations"];
+        assert_eq!(annotations["pre.hook.backup.velero.io/container"], "db");
+        assert_eq!(value["spec"]["hooks"]["resources"][0]["pre"][0]["exec"]["container"], "db");
+        assert_eq!(value["spec"]["args"][1], "--log-level=debug");
+    }
+
+    #[test]
+    fn lists_numbers_and_keys_of_several_lines_are_taken_out() {
+        let key = "-----BEGIN PRIVATE KEY-----\ns3cr3t\n-----END PRIVATE KEY-----\n";
+        let mut value = json!({
+            "passwords": ["s3cr3t"], "db_pwd": 12345, "data": {"a": format!("x\n{key}y")},
+            "imagePullSecrets": [{"name": "registry"}], "automountServiceAccountToken": false,
+        });
+        object(&mut value);
+        assert!(!value.to_string().contains("s3cr3t"), "{value:#}");
+        assert_eq!(value["db_pwd"], REDACTED);
+        assert_eq!(value["data"]["a"], "x\n<redacted>\ny");
+        assert_eq!(value["imagePullSecrets"], json!([{"name": "registry"}]));
+        assert_eq!(value["automountServiceAccountToken"], false);
     }
 }

@@ -9,7 +9,7 @@ use anyhow::bail;
 use bowline_api::{Backup, Restore, crds};
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, LogParams};
 use kube::{Api, ResourceExt as _};
 use serde::Serialize;
@@ -158,18 +158,19 @@ async fn objects(installation: &Installation, bundle: &mut Bundle) -> anyhow::Re
         let api: Api<DynamicObject> =
             Api::namespaced_with(installation.client(), installation.namespace(), &resource);
         let file = format!("objects/{}.json", names.plural);
-        add_list(installation, &api, &names.plural, &file, bundle).await?;
+        add_list(installation, &api, &names.plural, &file, bundle, |_| true).await?;
     }
     Ok(())
 }
 
-/// Writes a list into a file, as far as it can be had.
+/// Writes a list of those that are wanted into a file, as far as it can be had.
 async fn add_list<K>(
     installation: &Installation,
     api: &Api<K>,
     what: &str,
     file: &str,
     bundle: &mut Bundle,
+    is_wanted: impl Fn(&K) -> bool,
 ) -> anyhow::Result<Vec<K>>
 where
     K: Clone + std::fmt::Debug + DeserializeOwned + Serialize,
@@ -185,7 +186,7 @@ where
         };
         match installation.ask(&format!("list {what}"), request).await {
             Ok(Some(page)) => {
-                found.extend(page.items);
+                found.extend(page.items.into_iter().filter(&is_wanted));
                 params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
             }
             Ok(None) => return Ok(Vec::new()),
@@ -203,15 +204,21 @@ where
     Ok(found)
 }
 
-/// The server's Deployments and pods, with the logs of these.
+/// The server's Deployments and pods, with the logs of these. What else runs in the namespace is nobody's
+/// business.
 async fn workloads(installation: &Installation, bundle: &mut Bundle) -> anyhow::Result<()> {
     let api = installation.api::<Deployment>();
-    add_list(installation, &api, "Deployments", "server/deployments.json", bundle).await?;
+    let is_wanted = |deployment: &Deployment| {
+        let pod = deployment.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
+        !containers(pod).is_empty()
+    };
+    let file = "server/deployments.json";
+    add_list(installation, &api, "Deployments", file, bundle, is_wanted).await?;
     let api = installation.api::<Pod>();
-    let pods = add_list(installation, &api, "Pods", "server/pods.json", bundle).await?;
-    let of_server = pods.iter().filter(|pod| !containers(pod).is_empty());
-    for pod in of_server.take(MOST_PODS) {
-        for container in containers(pod) {
+    let is_wanted = |pod: &Pod| !containers(pod.spec.as_ref()).is_empty();
+    let pods = add_list(installation, &api, "Pods", "server/pods.json", bundle, is_wanted).await?;
+    for pod in pods.iter().take(MOST_PODS) {
+        for container in containers(pod.spec.as_ref()) {
             for previous in [false, true] {
                 add_log(installation, &api, &pod.name_any(), &container, previous, bundle).await?;
             }
@@ -220,9 +227,9 @@ async fn workloads(installation: &Installation, bundle: &mut Bundle) -> anyhow::
     Ok(())
 }
 
-/// The containers of a pod whose logs are of interest.
-fn containers(pod: &Pod) -> Vec<String> {
-    let Some(spec) = &pod.spec else { return Vec::new() };
+/// The containers of a server's pod whose logs are of interest; none of another pod.
+fn containers(spec: Option<&PodSpec>) -> Vec<String> {
+    let Some(spec) = spec else { return Vec::new() };
     let names: Vec<String> = spec.containers.iter().map(|one| one.name.clone()).collect();
     let is_server = |name: &String| CONTAINERS.contains(&name.as_str()) || name == NODE_CONTAINER;
     if !names.iter().any(is_server) {

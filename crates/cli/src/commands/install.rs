@@ -12,16 +12,18 @@ use bowline_api::access::Profile;
 use bowline_api::crds;
 use clap::Parser as _;
 use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::Secret;
 use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::core::GroupVersionKind;
 use kube::{Api, Client, Discovery, ResourceExt as _};
 use serde_json::Value;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::args::ClusterArgs;
 use crate::commands::server;
 use crate::exit::Exit;
 use crate::flags::{self, Pairs};
+use crate::installation::ANSWER_LIMIT;
 use crate::{client_config, cluster, output, trust};
 pub(crate) use definitions::apply;
 use objects::{Location, Wish};
@@ -124,7 +126,8 @@ struct LocationArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "no_secret")]
     secret_file: Option<PathBuf>,
 
-    /// Install no credentials: the pod gets them in another way
+    /// Install no credentials: the Secret `cloud-credentials` is used if it is there, else the pod gets
+    /// them in another way
     #[arg(long)]
     no_secret: bool,
 
@@ -132,7 +135,7 @@ struct LocationArgs {
     #[arg(long, conflicts_with_all = ["bucket", "prefix"])]
     no_default_backup_location: bool,
 
-    /// Add a snapshot location for the provider
+    /// Add a snapshot location for the provider, if --plugins brings a plugin for it
     #[arg(long, value_name = "BOOL", default_value = "true", num_args = 0..=1,
           require_equals = true, default_missing_value = "true", value_parser = flags::boolean)]
     use_volume_snapshots: bool,
@@ -189,10 +192,15 @@ enum Format {
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
-    let wish = if args.crds_only { None } else { Some(wish(&args)?) };
+    let mut wish = if args.crds_only { None } else { Some(wish(&args)?) };
+    // Objects that are only printed are the same for every cluster.
+    let is_printed_only = args.dry_run && args.output.is_some();
+    let client = if is_printed_only { None } else { Some(cluster::client(&args.cluster).await?) };
+    if let (Some(client), Some(wish)) = (&client, &mut wish) {
+        use_credentials_that_are_there(client, wish).await?;
+    }
     let objects = wish.as_ref().map(objects::all).unwrap_or_default();
-    if !(args.dry_run && args.output.is_some()) {
-        let client = cluster::client(&args.cluster).await?;
+    if let Some(client) = client {
         definitions::install(&client, args.dry_run).await?;
         for object in &objects {
             let done = put(&client, object, args.dry_run).await?;
@@ -238,7 +246,9 @@ fn wish(args: &Args) -> anyhow::Result<Wish> {
             "say where backups go with --provider and --bucket, or --no-default-backup-location"
         ),
     };
-    let snapshots = provider.filter(|_| args.location.use_volume_snapshots).map(|provider| {
+    // Without a plugin nobody could take them, and every backup would tell so.
+    let has_snapshotter = args.location.use_volume_snapshots && !args.plugins.is_empty();
+    let snapshots = provider.filter(|_| has_snapshotter).map(|provider| {
         (provider.to_owned(), flags::merged(&args.location.snapshot_location_config))
     });
     // A flag that the server would refuse is told now, not by a pod that does not start.
@@ -286,6 +296,25 @@ fn read_secret(path: &Path) -> anyhow::Result<Vec<u8>> {
     std::fs::read(path).with_context(cannot)
 }
 
+/// Mounts the Secret of an installation that was here before, Velero's or ours.
+async fn use_credentials_that_are_there(client: &Client, wish: &mut Wish) -> anyhow::Result<()> {
+    if wish.pod.has_credentials {
+        return Ok(());
+    }
+    let (name, key) = (server_pod::SECRET, server_pod::SECRET_KEY);
+    let api: Api<Secret> = Api::namespaced(client.clone(), &wish.namespace);
+    let cannot = || format!("cannot look for the Secret {name}");
+    let found = timeout(ANSWER_LIMIT, api.get_opt(name)).await.with_context(cannot)?;
+    let data = found.with_context(cannot)?.and_then(|secret| secret.data).unwrap_or_default();
+    if data.contains_key(key) {
+        wish.pod.has_credentials = true;
+        output::say(format_args!(
+            "Secret {name}: kept, and the server uses what is in its `{key}`"
+        ));
+    }
+    Ok(())
+}
+
 /// What the user should know once it is done.
 fn advice(wish: &Wish) -> Vec<String> {
     let namespace = &wish.namespace;
@@ -308,7 +337,7 @@ fn advice(wish: &Wish) -> Vec<String> {
 }
 
 /// What became of an object.
-async fn put(client: &Client, object: &Value, dry_run: bool) -> anyhow::Result<&'static str> {
+async fn put(client: &Client, object: &Value, dry_run: bool) -> anyhow::Result<String> {
     let object: DynamicObject = serde_json::from_value(object.clone())?;
     let types = object.types.clone().unwrap_or_default();
     let kind = GroupVersionKind::try_from(&types)?;
@@ -317,7 +346,7 @@ async fn put(client: &Client, object: &Value, dry_run: bool) -> anyhow::Result<&
     let group = Discovery::new(client.clone()).filter(&[kind.group.as_str()]).run().await?;
     let Some((resource, _)) = group.resolve_gvk(&kind) else {
         if dry_run {
-            return Ok("would be created");
+            return Ok("would be created".to_owned());
         }
         bail!("the cluster does not serve {}.{}", kind.kind, kind.group);
     };
@@ -326,8 +355,13 @@ async fn put(client: &Client, object: &Value, dry_run: bool) -> anyhow::Result<&
         None => Api::all_with(client.clone(), &resource),
     };
     let before = api.get_opt(&object.name_any()).await.with_context(title)?;
+    // Others may run pods in it that our labels would keep out, Velero's among them.
+    if let (Some(before), "Namespace") = (&before, kind.kind.as_str()) {
+        return Ok(objects::kept_namespace(before.labels()));
+    }
     if dry_run {
-        return Ok(if before.is_some() { "would be updated" } else { "would be created" });
+        let done = if before.is_some() { "would be updated" } else { "would be created" };
+        return Ok(done.to_owned());
     }
     // What others have set and we do not say stays as it is. What both say is ours for the server, and
     // a conflict for what belongs to the user.
@@ -339,18 +373,21 @@ async fn put(client: &Client, object: &Value, dry_run: bool) -> anyhow::Result<&
     let after = api.patch(&object.name_any(), &params, &Patch::Apply(&object)).await;
     let after = after.map_err(|error| match error {
         kube::Error::Api(status) if status.code == 409 => anyhow!(
-            "{} {} is there and says otherwise ({}); change it by hand, or delete it first",
+            "{0} {1} is there and says otherwise ({2}); change it by hand with `kubectl edit {0} \
+             {1}{3}`",
             kind.kind,
             object.name_any(),
-            status.message
+            status.message,
+            object.namespace().map(|name| format!(" -n {name}")).unwrap_or_default(),
         ),
         error => anyhow::Error::new(error).context(title()),
     })?;
-    Ok(match before {
+    let done = match before {
         None => "created",
         Some(before) if before.resource_version() == after.resource_version() => "up to date",
         Some(_) => "updated",
-    })
+    };
+    Ok(done.to_owned())
 }
 
 /// Waits until the server is ready.

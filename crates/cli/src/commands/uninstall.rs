@@ -1,5 +1,9 @@
 //! `bowline uninstall`
 
+mod others;
+mod restores;
+
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::time::Duration;
 
@@ -10,7 +14,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{DeleteParams, ListParams};
+use kube::api::DeleteParams;
 use kube::{Api, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
@@ -31,17 +35,22 @@ const LOOK: Duration = Duration::from_millis(500);
 ///
 /// Removes what `bowline install` has made for the server: its Deployment, roles and service account.
 /// Backups, schedules, locations and credentials stay, so that it can be installed again, or Velero.
-/// What is in buckets is never touched.
+/// Backups in buckets are never touched.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Also remove the namespace with all that is in it, and the resource definitions, as Velero's
-    /// `uninstall` does. What is in buckets stays and can be brought back from there
+    /// Also remove the namespace with all that is in it, and the resource definitions unless other
+    /// namespaces need them, as Velero's `uninstall` does. Backups stay in their buckets and can be
+    /// brought back from there; logs of restores go
     #[arg(long)]
     purge: bool,
 
     /// Do not ask, and do not wait for runs that are open
-    #[arg(long, alias = "confirm")]
+    #[arg(long)]
     force: bool,
+
+    /// Do not ask
+    #[arg(long)]
+    confirm: bool,
 
     #[command(flatten)]
     installation: InstallationArgs,
@@ -58,9 +67,15 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
     } else {
         format!("The server in the namespace `{namespace}` is removed.")
     };
-    if !confirm(args.force, &what)? {
+    if !confirm(args.force || args.confirm, &what)? {
         output::say("nothing is removed");
         return Ok(Exit::Success);
+    }
+    // Nothing is removed before it is known what others need.
+    let mut others = BTreeSet::new();
+    if args.purge {
+        others = others::find(&installation).await?;
+        restores::let_go(&installation).await?;
     }
     remove(&installation.api::<Deployment>(), NAME).await?;
     remove(&installation.api::<RoleBinding>(), NAME).await?;
@@ -71,7 +86,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
     remove(&installation.api::<ServiceAccount>(), NAME).await?;
     remove(&installation.api::<Lease>(), bowline_server::lease::NAME).await?;
     if args.purge {
-        purge(&installation).await?;
+        purge(&installation, &others).await?;
     } else {
         output::say(format_args!(
             "backups, schedules and locations in the namespace `{namespace}` are kept; --purge \
@@ -93,25 +108,14 @@ async fn refuse_while_open(installation: &Installation) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Removes the namespace and the definitions.
-async fn purge(installation: &Installation) -> anyhow::Result<()> {
+/// Removes the namespace, and the definitions unless these namespaces need them.
+async fn purge(installation: &Installation, others: &BTreeSet<String>) -> anyhow::Result<()> {
     remove(&installation.cluster_api::<Namespace>(), installation.namespace()).await?;
-    // The definitions are those of every installation in the cluster.
-    let deployments: Api<Deployment> = installation.cluster_api();
-    let listed = installation
-        .ask("look for other servers", async { deployments.list(&ListParams::default()).await });
-    let others = listed.await?.items.into_iter().filter(|deployment| {
-        let name = deployment.name_any();
-        (name == NAME || name == "velero")
-            && deployment.namespace().as_deref() != Some(installation.namespace())
-    });
-    let others: Vec<String> = others
-        .map(|other| format!("{}/{}", other.namespace().unwrap_or_default(), other.name_any()))
-        .collect();
     if !others.is_empty() {
+        let names: Vec<String> = others.iter().map(|name| format!("`{name}`")).collect();
         output::say(format_args!(
-            "the resource definitions are kept: {} needs them",
-            others.join(", ")
+            "the resource definitions are kept: objects or servers in {} need them",
+            open_runs::named(&names)
         ));
         return Ok(());
     }

@@ -46,10 +46,26 @@ fn a_bundle_has_all_that_helps_and_nothing_secret() {
         "metadata": {"name": "cloud-credentials", "namespace": "debug"},
         "stringData": {"cloud": SECRET},
     }));
-    let variable = json!({"name": "AWS_SECRET_ACCESS_KEY", "value": SECRET});
+    let variables = json!([
+        {"name": "AWS_SECRET_ACCESS_KEY", "value": SECRET}, {"name": "DSN", "value": SECRET},
+    ]);
     cluster().apply(json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "server-0", "namespace": "debug"},
-        "spec": {"containers": [{"name": "bowline", "image": "i", "env": [variable]}]},
+        "spec": {"containers": [{"name": "bowline", "image": "i", "env": variables}]},
+    }));
+    // An application beside the server is nobody's business.
+    cluster().apply(json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "shop-0", "namespace": "debug"},
+        "spec": {"containers": [{"name": "shop", "image": "i"}]},
+    }));
+    let labels = json!({"app": "shop"});
+    let template = json!({
+        "metadata": {"labels": labels}, "spec": {"containers": [{"name": "shop", "image": "i"}]},
+    });
+    cluster().apply(json!({
+        "apiVersion": "apps/v1", "kind": "Deployment",
+        "metadata": {"name": "shop", "namespace": "debug"},
+        "spec": {"replicas": 0, "selector": {"matchLabels": labels}, "template": template},
     }));
     let _status = StatusServer::start(&place, "v0.1.0");
     let log = format!("level=info msg=\"all is well\"\nlevel=warning password={SECRET}\n");
@@ -86,6 +102,9 @@ fn a_bundle_has_all_that_helps_and_nothing_secret() {
     assert!(locations.contains("\"region\": \"x\""), "{locations}");
     assert!(get("bundle/objects/backups.json").contains("\"one\""));
     assert!(get("bundle/server/pods.json").contains("AWS_SECRET_ACCESS_KEY"));
+    for name in ["bundle/server/pods.json", "bundle/server/deployments.json"] {
+        assert!(!get(name).contains("shop"), "{name}: {}", get(name));
+    }
     let described = get("bundle/backup_describe_one.txt");
     assert!(described.contains("Resource List:\n  v1/Pod:\n    - web/a\n"), "{described}");
     let log = get("bundle/backup_one.log");

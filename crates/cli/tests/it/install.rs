@@ -1,13 +1,16 @@
 use std::path::Path;
 
+use bowline_api::annotation::finalizer;
+use bowline_api::{BackupStorageLocation, Restore};
 use bowline_testbed::{Bed, ControlPlane, Options};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
 };
-use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
 use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
-use kube::api::{Api, ListParams, PostParams};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt as _};
 use tokio::runtime::Runtime;
 
@@ -246,6 +249,102 @@ fn an_installation_is_whole_can_be_repeated_and_goes_away() {
     let namespaces: Api<Namespace> = Api::all(client.clone());
     assert!(runtime.block_on(namespaces.get_opt("velero")).unwrap().is_some());
     assert_eq!(runtime.block_on(deployments.get_opt("bowline")).unwrap(), None);
+}
+
+#[test]
+fn what_an_installation_of_velero_has_is_left_and_used() {
+    let installed = Installed::start();
+    let Installed { runtime, client, .. } = &installed;
+    let enforce = "pod-security.kubernetes.io/enforce";
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    let privileged = serde_json::json!({
+        "apiVersion": "v1", "kind": "Namespace",
+        "metadata": {"name": "velero", "labels": {enforce: "privileged"}},
+    });
+    let params = PatchParams::apply("velero");
+    runtime.block_on(namespaces.patch("velero", &params, &Patch::Apply(&privileged))).unwrap();
+    let mounted = || {
+        let api: Api<Deployment> = Api::namespaced(client.clone(), "velero");
+        let pod = runtime.block_on(api.get("bowline")).unwrap().spec.unwrap().template.spec;
+        let names = pod.unwrap().volumes.into_iter().flatten().map(|volume| volume.name);
+        names.collect::<Vec<_>>().contains(&"credentials".to_owned())
+    };
+
+    let said = installed.install("full");
+    let kept = "Namespace velero: kept as it is, so that it does not hold its pods to `restricted`";
+    assert!(said.lines().any(|line| line == kept), "{said}");
+    let labels = runtime.block_on(namespaces.get("velero")).unwrap().metadata.labels.unwrap();
+    assert_eq!(labels[enforce], "privileged");
+    let of_ours = |name: &String| name.contains("audit") || name.contains("managed-by");
+    assert!(!labels.keys().any(of_ours), "{labels:?}");
+    assert!(!mounted(), "there are no credentials yet");
+
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), "velero");
+    let secret = serde_json::json!({
+        "metadata": {"name": "cloud-credentials"}, "stringData": {"cloud": "s3cr3t"},
+    });
+    let secret = serde_json::from_value(secret).unwrap();
+    runtime.block_on(secrets.create(&PostParams::default(), &secret)).unwrap();
+    let said = installed.install("full");
+    assert!(said.contains("Secret cloud-credentials: kept, and the server uses"), "{said}");
+    assert!(!said.contains("s3cr3t"), "{said}");
+    assert!(mounted(), "{said}");
+
+    // What somebody else has said of a location is told, with how to change it.
+    let location = serde_json::json!({
+        "apiVersion": "velero.io/v1", "kind": "BackupStorageLocation",
+        "metadata": {"name": "default", "namespace": "velero"},
+        "spec": {"provider": "aws", "objectStorage": {"bucket": "theirs"}},
+    });
+    let locations: Api<BackupStorageLocation> = Api::namespaced(client.clone(), "velero");
+    runtime.block_on(locations.patch("default", &params, &Patch::Apply(&location))).unwrap();
+    let (code, said, _) =
+        installed.run(&["install", "--no-secret", "--provider=aws", "--bucket=ours"]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("`kubectl edit BackupStorageLocation default -n velero`"), "{said}");
+    assert!(!said.contains("delete it"), "{said}");
+}
+
+/// A restore that holds its namespace back until a server has deleted its files.
+fn put_restore(installed: &Installed, namespace: &str) {
+    let restore = serde_json::json!({
+        "metadata": {"name": "one", "finalizers": [finalizer::RESTORE]},
+        "spec": {"backupName": "b"}, "status": {"phase": "Completed"},
+    });
+    let api: Api<Restore> = Api::namespaced(installed.client.clone(), namespace);
+    let restore = serde_json::from_value(restore).unwrap();
+    installed.runtime.block_on(api.create(&PostParams::default(), &restore)).unwrap();
+}
+
+#[test]
+fn a_purge_ends_without_a_server_and_spares_what_other_namespaces_have() {
+    let installed = Installed::start();
+    let Installed { runtime, client, .. } = &installed;
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let is_there =
+        |namespace: &str| runtime.block_on(namespaces.get_opt(namespace)).unwrap().is_some();
+    installed.install("full");
+    // The other has records and no server, and nothing there is called as we call things.
+    let other = serde_json::from_value(serde_json::json!({"metadata": {"name": "archive"}}));
+    runtime.block_on(namespaces.create(&PostParams::default(), &other.unwrap())).unwrap();
+    put_restore(&installed, "archive");
+    put_restore(&installed, "velero");
+
+    let (code, said, _) = installed.run(&["uninstall", "--purge", "--force"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(!is_there("velero"));
+    assert!(said.contains("the resource definitions are kept: ") && said.contains("`archive`"));
+    let restores: Api<Restore> = Api::namespaced(client.clone(), "archive");
+    let left = runtime.block_on(restores.get("one")).unwrap();
+    assert_eq!(left.metadata.deletion_timestamp, None);
+    assert_eq!(left.metadata.finalizers, Some(vec![finalizer::RESTORE.to_owned()]));
+
+    // Nobody else needs the definitions once the last records go.
+    let (code, said, _) = installed.run(&["uninstall", "--purge", "--force", "-n", "archive"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(!is_there("archive"));
+    assert_eq!(runtime.block_on(definitions.get_opt("restores.velero.io")).unwrap(), None);
 }
 
 #[test]

@@ -103,7 +103,7 @@ pub async fn ready(cluster: &dyn Cluster, doomed: &[Content]) -> Result<(), Vec<
     }
     let wanted: BTreeSet<&str> = doomed.iter().map(|content| content.driver.as_str()).collect();
     let missing = wanted.into_iter().filter(|driver| !drivers.contains(*driver));
-    let reasons: Vec<String> = missing
+    let mut reasons: Vec<String> = missing
         .map(|driver| {
             let of_driver = doomed.iter().filter(|content| content.driver == driver);
             let of_driver: Vec<&Content> = of_driver.collect();
@@ -114,6 +114,16 @@ pub async fn ready(cluster: &dyn Cluster, doomed: &[Content]) -> Result<(), Vec<
             )
         })
         .collect();
+    let of_groups: Vec<&Content> = doomed.iter().filter(|one| !one.group.is_empty()).collect();
+    if !of_groups.is_empty() {
+        // A snapshotter lets the content of a group's member go and keeps the snapshot, so that nothing
+        // proves that it is deleted.
+        reasons.push(format!(
+            "nothing would prove that snapshots that were taken as a group are deleted, and these might \
+             be left: {}",
+            some(&of_groups)
+        ));
+    }
     if reasons.is_empty() { Ok(()) } else { Err(reasons) }
 }
 

@@ -612,7 +612,7 @@ async fn a_snapshot_that_is_kept_outlives_its_objects_and_one_that_is_not_goes_w
 
     let reach = Reach::discover(&*bench.cluster, BACKUP).await.unwrap().unwrap();
     let report = Report::default();
-    csi::retain(&reach, a, &report).await;
+    assert_eq!(csi::retain(&reach, a, &report).await, []);
     assert_eq!(report.errors(), 0);
     for _ in 0..2 {
         assert!(csi::release(&reach, a).await.is_empty());
@@ -625,6 +625,79 @@ async fn a_snapshot_that_is_kept_outlives_its_objects_and_one_that_is_not_goes_w
     tokio::task::yield_now().await;
     let kept = run.taken.csi_snapshots[0].handle.clone();
     assert_eq!(bench.driver.handles(), [kept]);
+}
+
+#[tokio::test]
+async fn a_snapshot_that_went_before_it_was_kept_is_lost() {
+    let going = |bench: &Bench, content: &str| {
+        let mut content = bench.cluster.object(CONTENTS, "", content).unwrap();
+        content["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+        content["metadata"]["finalizers"] = json!(["a.driver/works"]);
+        bench.cluster.put(content);
+    };
+    for (reason, is_ours) in
+        [("VolumeSnapshot is gone", true), ("being deleted", true), ("another has its name", false)]
+    {
+        let bench = Bench::new();
+        let run = bench.taken().await;
+        let record = &run.taken.csi_snapshots[0];
+        match reason {
+            "VolumeSnapshot is gone" => bench.cluster.remove(SNAPSHOTS, "shop", &record.name),
+            "being deleted" => going(&bench, &record.content),
+            _ => {}
+        }
+        let of = if is_ours { BACKUP } else { Of { uid: "another", ..BACKUP } };
+        let reach = Reach::discover(&*bench.cluster, of).await.unwrap().unwrap();
+        let targets = csi::targets_of(&run.taken.csi_snapshots);
+        let report = Report::default();
+        let lost = csi::retain(&reach, &targets, &report).await;
+        let expected = if is_ours { 1 } else { 2 };
+        assert_eq!(lost.len(), expected, "{reason}: {lost:?}");
+        let (first, told) = lost.iter().find(|(one, _)| one.name == record.name).unwrap();
+        assert!(told.contains(reason), "{first:?}: {told}");
+        assert_eq!(report.errors(), 0, "who asks tells it");
+    }
+}
+
+#[tokio::test]
+async fn a_group_that_went_before_it_was_kept_takes_its_snapshots_with_it() {
+    let bench = Bench::grouped(with_groups(), true);
+    let run = bench.taken().await;
+    let reach = Reach::discover(&*bench.cluster, BACKUP).await.unwrap().unwrap();
+    let targets = csi::targets_of(&run.taken.csi_snapshots);
+    assert_eq!(csi::retain(&reach, &targets, &Report::default()).await, []);
+    let made = bench.cluster.creations();
+    let group = made.iter().find(|id| id.resource == "volumegroupsnapshots").unwrap();
+    let uid = bench.cluster.object(GROUPS, "shop", &group.name).unwrap()["metadata"]["uid"].clone();
+    let content = format!("groupsnapcontent-{}", uid.as_str().unwrap());
+    bench.cluster.remove(GROUP_CONTENTS, "", &content);
+    let lost = csi::retain(&reach, &targets, &Report::default()).await;
+    assert_eq!(lost.len(), 2, "{lost:?}");
+    assert!(lost.iter().all(|(_, reason)| reason.contains("VolumeGroupSnapshot is gone")));
+}
+
+#[tokio::test]
+async fn an_api_that_does_not_answer_is_not_one_that_is_gone() {
+    let failed = "snapshot.storage.k8s.io/v1: the server is busy";
+    let cluster = Fake::usual().with_failed_group(failed);
+    let error = Reach::discover(&cluster, BACKUP).await.err().unwrap();
+    assert!(error.to_string().contains("the server is busy"), "{error}");
+    assert!(Reach::discover(&Fake::usual(), BACKUP).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn a_group_that_would_take_claims_of_others_is_not_made() {
+    let bench = Bench::grouped(with_groups(), true);
+    let mut other = claim("shop", "other", "pv-other");
+    other["metadata"]["labels"] =
+        json!({"velero.io/volume-group": "db", "velero.io/exclude-from-backup": "true"});
+    bench.cluster.put(other);
+    let run = bench.taken().await;
+    assert_eq!(run.errors(), [""; 0]);
+    assert_eq!((run.taken.csi_snapshots.len(), bench.count(GROUPS)), (2, 0));
+    let told = run.warnings();
+    let told = told.iter().filter(|text| text.contains("have the same label: other"));
+    assert_eq!(told.count(), 2, "{:?}", run.warnings());
 }
 
 #[tokio::test]
@@ -692,10 +765,11 @@ fn what_operations_came_to_is_in_the_records_of_volumes() {
 
     let (kept, failed) = csi::targets(&operations);
     assert_eq!((kept.len(), failed.len()), (1, 1));
-    csi::forget_discarded(&failed, &mut infos);
+    let both: Vec<_> = kept.iter().chain(&failed).cloned().collect();
+    csi::forget_discarded(&both, &failed, &mut infos);
     let handles = infos.iter().map(|info| info.csi_snapshot_info.as_ref().unwrap());
     let handles: Vec<&str> = handles.map(|csi| csi.snapshot_handle.as_str()).collect();
-    assert_eq!(handles, ["", "h", ""], "only one that is left has a handle");
+    assert_eq!(handles, ["", "h", "h"], "only one that was really deleted has none");
     let failed = csi::Record { failure: Some("no".into()), ..csi::Record::default() };
     assert!(csi::targets_of(&[failed]).is_empty(), "one that has no name was not made");
 }

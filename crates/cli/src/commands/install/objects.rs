@@ -13,6 +13,11 @@ pub(crate) const NAME: &str = "bowline";
 /// The label by which they are found.
 pub(crate) const NAME_LABEL: &str = "app.kubernetes.io/name";
 
+/// What says which pods a namespace lets in.
+const ENFORCE: &str = "pod-security.kubernetes.io/enforce";
+/// Those that ask for the least.
+const RESTRICTED: &str = "restricted";
+
 /// What is to be installed.
 #[derive(Debug)]
 pub(super) struct Wish {
@@ -75,10 +80,18 @@ pub(super) fn is_of_user(kind: &str) -> bool {
     matches!(kind, "Namespace" | "Secret" | "BackupStorageLocation" | "VolumeSnapshotLocation")
 }
 
+/// What becomes of a namespace that is there already: nothing. Only one that we create gets labels.
+pub(super) fn kept_namespace(labels: &BTreeMap<String, String>) -> String {
+    if labels.get(ENFORCE).is_some_and(|level| level == RESTRICTED) {
+        return "up to date".to_owned();
+    }
+    format!("kept as it is, so that it does not hold its pods to `{RESTRICTED}`")
+}
+
 fn namespace(wish: &Wish) -> Value {
-    let mut labels = json!({});
-    for mode in ["enforce", "audit", "warn"] {
-        labels[format!("pod-security.kubernetes.io/{mode}")] = json!("restricted");
+    let mut labels = json!({ENFORCE: RESTRICTED, format!("{ENFORCE}-version"): "latest"});
+    for mode in ["audit", "warn"] {
+        labels[format!("pod-security.kubernetes.io/{mode}")] = json!(RESTRICTED);
         labels[format!("pod-security.kubernetes.io/{mode}-version")] = json!("latest");
     }
     json!({

@@ -14,8 +14,8 @@ pub(super) const FORTH: &[&str] = &[
     "wait for open backups and restores, and pause schedules if you want no gap unnoticed",
     "`kubectl scale deployment velero -n NAMESPACE --replicas=0`",
     "`bowline install -n NAMESPACE --profile=full --no-secret --no-default-backup-location` with \
-     --plugins and, after `--`, the flags that carry over; credentials: --secret-file, or the \
-     Secret that is there, mounted by hand",
+     --plugins and, after `--`, the flags that carry over; the Secret `cloud-credentials` that is \
+     there is used, or say --secret-file in place of --no-secret",
     "`bowline backup get -n NAMESPACE`, then a backup and a restore of something small",
     "delete the Deployment velero when you are sure; until then `bowline migrate check --back` \
      says whether you can go back",
@@ -105,9 +105,10 @@ fn plugins(findings: &mut Vec<Finding>, server: &Server) {
 
 /// Which flags of Velero's server ours takes.
 fn flags(findings: &mut Vec<Finding>, server: &Server) {
-    for flag in &server.flags {
-        let taken = server::Line::try_parse_from(["server", flag]);
-        let name = flag.split('=').next().unwrap_or(flag);
+    for words in with_values(&server.flags) {
+        let taken = server::Line::try_parse_from(std::iter::once("server").chain(words.clone()));
+        let flag = words.join(" ");
+        let name = flag.split(['=', ' ']).next().unwrap_or(&flag);
         match taken {
             Ok(_) => findings.push(finding(Verdict::Carries, format!("server flag {flag}"), "")),
             Err(_) if is_harmless(name) => findings.push(finding(
@@ -122,6 +123,18 @@ fn flags(findings: &mut Vec<Finding>, server: &Server) {
             )),
         }
     }
+}
+
+/// Each flag with the value that follows it as a word of its own, if one does.
+fn with_values(words: &[String]) -> Vec<Vec<&str>> {
+    let mut flags: Vec<Vec<&str>> = Vec::new();
+    for word in words {
+        match flags.last_mut() {
+            Some(flag) if !word.starts_with('-') => flag.push(word),
+            _ => flags.push(vec![word]),
+        }
+    }
+    flags
 }
 
 /// Flags that tune what is done in another way here.
@@ -247,6 +260,17 @@ mod tests {
         assert_eq!(of(&found, "server flag --concurrent-backups=4").verdict, Verdict::Carries);
         assert_eq!(of(&found, "server flag --teleport=true").verdict, Verdict::Stays);
         assert_ne!(of(&found, "server flag --features=EnableCSI").verdict, Verdict::Stays);
+    }
+
+    #[test]
+    fn a_value_that_is_a_word_of_its_own_belongs_to_the_flag_before_it() {
+        let flags = ["--concurrent-backups", "4", "--features", "EnableCSI", "--teleport", "far"];
+        let facts = Facts { velero: Some(server(&flags, &[])), ..Facts::default() };
+        let found = forth(&facts, &[]);
+        assert_eq!(of(&found, "server flag --concurrent-backups 4").verdict, Verdict::Carries);
+        assert_ne!(of(&found, "server flag --features EnableCSI").verdict, Verdict::Stays);
+        assert_eq!(of(&found, "server flag --teleport far").verdict, Verdict::Stays);
+        assert_eq!(found.len(), 3, "{found:#?}");
     }
 
     #[test]

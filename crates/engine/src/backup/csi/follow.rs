@@ -2,6 +2,9 @@
 //!
 //! One watch of the contents of a backup answers for all of them. A poll that has nothing to tell waits for
 //! a change for a while, so that the end of an operation is known when it comes.
+//!
+//! A snapshotter that writes the status of a content while its own older copy arrives can forget to look at
+//! it again, for a quarter of an hour. So a content that does not change is nudged, less and less often.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,22 +14,30 @@ use bowline_api::label;
 use bowline_plugin::{Code, Error, Progress, Result, State};
 use futures::StreamExt as _;
 use jiff::Timestamp;
+use serde_json::json;
 use tokio::sync::{OnceCell, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::object::{CONTENTS, Content, resource};
-use super::sight::GRACE;
-use crate::cluster::{self, Change, Cluster, Query};
+use crate::cluster::{self, Change, Cluster, Door, Query};
 use crate::operation::Operation;
 use crate::resource::Resource;
 
 /// How long a poll waits for a change.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a driver may report an error before it counts. Nobody is frozen any more, and a snapshotter
+/// that has failed a few times waits for minutes before it tries again.
+const GRACE: Duration = Duration::from_mins(5);
 /// How long the watch may take to begin.
 const BEGIN: Duration = Duration::from_secs(10);
 /// The pause before the watch is opened again that was refused.
 const PAUSE: Duration = Duration::from_secs(1);
+/// How long a content may stay as it is before it is nudged; that doubles up to the longest.
+const FIRST_NUDGE: Duration = Duration::from_secs(10);
+const LONGEST_NUDGE: Duration = Duration::from_mins(5);
+/// Changes with every nudge, so that the controllers look at a content.
+const NUDGED: &str = "bowline.io/nudged";
 
 /// Answers how the operations on the CSI snapshots of a backup go.
 pub struct Follower {
@@ -50,8 +61,19 @@ struct Shared {
 #[derive(Default)]
 struct Inner {
     has_begun: bool,
+    /// As the watch tells them.
     contents: HashMap<String, View>,
+    /// As each was last seen, by the watch or by a read.
+    last: HashMap<String, View>,
     canceled: HashSet<String>,
+    nudges: HashMap<String, Nudge>,
+}
+
+/// When a content is nudged next, and how long after that.
+#[derive(Clone, Copy, Debug)]
+struct Nudge {
+    at: Instant,
+    pause: Duration,
 }
 
 /// A content, and since when it has an error.
@@ -92,8 +114,20 @@ impl Follower {
             let is_canceled = self.shared.lock().canceled.contains(operation.id.as_str());
             is_canceled || self.shared.seen(name) != before
         };
-        let _ = timeout(PATIENCE, changes.wait_for(is_new)).await;
+        let is_silent = timeout(PATIENCE, changes.wait_for(is_new)).await.is_err();
+        if is_silent && self.shared.is_time_to_nudge(name, Instant::now()) {
+            self.nudge(opened, name).await;
+        }
         self.look(opened, name, operation).await
+    }
+
+    /// Makes the controllers look at a content. If that cannot be done they look when they like.
+    async fn nudge(&self, opened: &Opened, name: &str) {
+        let change = json!({"metadata": {"annotations": {NUDGED: Timestamp::now().to_string()}}});
+        let patched = self.cluster.patch(&opened.contents, "", name, Door::Whole, &change).await;
+        if let Err(error) = patched {
+            tracing::debug!(content = name, "it cannot be nudged: {error}");
+        }
     }
 
     /// Asks for an operation to be stopped. A driver cannot be: the operation ends, and the snapshot is
@@ -143,7 +177,20 @@ impl Follower {
                 );
                 Error::new(Code::NotFound, text)
             })?;
-        Ok(View::new(content, None, Instant::now()))
+        Ok(self.shared.lock().view(name, content, Instant::now()))
+    }
+}
+
+impl Inner {
+    /// Takes in how a content is now. One that has changed is not nudged for a while.
+    fn view(&mut self, name: &str, content: Content, now: Instant) -> View {
+        let before = self.last.get(name);
+        if before.is_some_and(|before| !before.content.says_the_same_as(&content)) {
+            self.nudges.remove(name);
+        }
+        let view = View::new(content, before.and_then(|before| before.errs_since), now);
+        self.last.insert(name.to_owned(), view.clone());
+        view
     }
 }
 
@@ -197,6 +244,19 @@ impl Shared {
         self.changes.send_modify(|count| *count = count.wrapping_add(1));
     }
 
+    /// Whether a content has been as it is for long enough. The next time it must be for longer.
+    fn is_time_to_nudge(&self, name: &str, now: Instant) -> bool {
+        let first = Nudge { at: now + FIRST_NUDGE, pause: FIRST_NUDGE };
+        let mut inner = self.lock();
+        let nudge = inner.nudges.entry(name.to_owned()).or_insert(first);
+        if now < nudge.at {
+            return false;
+        }
+        nudge.pause = (nudge.pause * 2).min(LONGEST_NUDGE);
+        nudge.at = now + nudge.pause;
+        true
+    }
+
     fn seen(&self, name: &str) -> Option<Content> {
         self.lock().contents.get(name).map(|view| view.content.clone())
     }
@@ -232,13 +292,13 @@ impl Shared {
             }
             Change::There(object) => {
                 if let Ok(content) = Content::read(&object.item) {
-                    let before = inner.contents.get(&object.name).and_then(|view| view.errs_since);
-                    let view = View::new(content, before, Instant::now());
+                    let view = inner.view(&object.name, content, Instant::now());
                     inner.contents.insert(object.name, view);
                 }
             }
             Change::Gone(object) => {
                 inner.contents.remove(&object.name);
+                inner.last.remove(&object.name);
             }
         }
     }

@@ -12,7 +12,8 @@ use bowline_api::{annotation, label};
 use bowline_plugin::Item;
 use futures::TryStreamExt as _;
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep};
+use tokio::sync::watch::Sender;
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::Api;
 use super::class::Class;
@@ -35,6 +36,9 @@ const MEMBERS: Duration = Duration::from_mins(1);
 /// The pause between two looks for them; it doubles up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// How many claims are named that stand in the way of a group.
+const NAMED: usize = 5;
 
 /// The resources of the group snapshot API, in the version that the cluster prefers.
 pub(super) struct Kinds {
@@ -91,7 +95,10 @@ pub(super) async fn plan(context: &Context, planned: &mut [Planned]) {
     let kinds = Kinds::of(&context.resources);
     for (key, places) in keys {
         let group = match &kinds {
-            Some(kinds) => group(context, kinds, &key, &planned[places[0]]).await,
+            Some(kinds) => {
+                let of_group: Vec<&Planned> = places.iter().map(|place| &planned[*place]).collect();
+                group(context, kinds, &key, &of_group).await
+            }
             None => Err(format!("the cluster does not serve {GROUP}")),
         };
         for place in places {
@@ -110,18 +117,21 @@ async fn group(
     context: &Context,
     kinds: &Kinds,
     (namespace, value, driver): &Key,
-    first: &Planned,
+    planned: &[&Planned],
 ) -> Result<Group, String> {
+    let label_key = context.request.volume_group_label_key.as_str();
+    let claims = planned.iter().map(|one| one.record.claim.clone()).collect();
+    only_these(&claims, &labelled(context, namespace, label_key, value).await?)?;
     let listed = context.cluster.list(&kinds.classes, Query::default());
     let listed: Result<Vec<Object>, cluster::Error> = listed.try_collect().await;
     let listed = listed.map_err(|error| format!("its classes cannot be listed: {error}"))?;
     let classes: Vec<Class> =
         listed.iter().filter_map(|object| Class::read(object.item.json()).ok()).collect();
     let of_backup = context.request.backup.metadata.annotations.clone().unwrap_or_default();
-    let class = choose(driver, &first.annotations, &of_backup, &classes)?;
+    let of_claim = planned.first().map(|first| &first.annotations);
+    let class = choose(driver, of_claim.unwrap_or(&BTreeMap::new()), &of_backup, &classes)?;
     let request = snapshot::request_id(context, &format!("{namespace}/{value}/{driver}"));
     let name = hashed_object_name(&format!("velero-{value}"), &request);
-    let label_key = context.request.volume_group_label_key.as_str();
     let backup = label::value(context.request.name.as_str());
     let item = Item::from_object(&json!({
         "apiVersion": kinds.groups.api_version(),
@@ -142,6 +152,44 @@ async fn group(
     }));
     let item = item.map_err(|error| error.to_string())?;
     Ok(Group { namespace: namespace.clone(), name, item })
+}
+
+/// The claims that a group would take: all with its label, whoever wants them.
+async fn labelled(
+    context: &Context,
+    namespace: &str,
+    key: &str,
+    value: &str,
+) -> Result<BTreeSet<String>, String> {
+    let resource = context.resources.core("persistentvolumeclaims");
+    let resource = resource.ok_or("the cluster does not serve claims any more")?;
+    let query = Query {
+        namespace: Some(namespace.to_owned()),
+        label_selector: format!("{key}={value}"),
+        ..Query::default()
+    };
+    let listed = context.cluster.list(resource, query);
+    let names: Result<BTreeSet<String>, cluster::Error> =
+        listed.map_ok(|claim| claim.name).try_collect().await;
+    names.map_err(|error| format!("the claims with its label cannot be listed: {error}"))
+}
+
+/// Whether a group would take the claims that are wanted of it, and no others.
+fn only_these(wanted: &BTreeSet<String>, labelled: &BTreeSet<String>) -> Result<(), String> {
+    let others: Vec<&str> = labelled.difference(wanted).map(String::as_str).collect();
+    if !others.is_empty() {
+        let (some, more) = (others.len().min(NAMED), others.len().saturating_sub(NAMED));
+        let some = others[..some].join(", ");
+        let some = if more > 0 { format!("{some} and {more} more") } else { some };
+        return Err(format!(
+            "it would take claims that this driver is not to snapshot now, and that have the same \
+             label: {some}"
+        ));
+    }
+    match wanted.difference(labelled).next() {
+        Some(claim) => Err(format!("the claim {claim} has lost the label")),
+        None => Ok(()),
+    }
 }
 
 /// Chooses the class of a group, by Velero's rules: what the claim names, what the Backup names for the
@@ -216,20 +264,27 @@ async fn taken(
         field_selector: format!("metadata.name={}", made.name),
         ..Query::default()
     };
-    let (mut of_content, mut of_group) = (Errors::default(), Errors::default());
+    let (of_content, of_group) = (Errors::default(), Errors::default());
     let contents =
         watch::until(&*context.cluster, &kinds.contents, Query::default(), deadline, |seen| {
-            seen.iter().filter(|content| is_of(content, made)).find_map(|one| of_content.judge(one))
+            let mut own = seen.iter().filter(|content| is_of(content, made));
+            own.any(|one| of_content.note(one)).then_some(())
         });
     let groups = watch::until(&*context.cluster, &kinds.groups, own, deadline, |seen| {
-        seen.iter().find_map(|one| of_group.judge(one)).filter(Result::is_err)
+        for one in seen.iter() {
+            // Its content says whether it is taken.
+            of_group.note(one);
+        }
+        None
     });
     let waited = tokio::select! {
         waited = contents => waited,
         waited = groups => waited,
+        error = of_content.lasting() => return Err(error),
+        error = of_group.lasting() => return Err(error),
     };
     match waited {
-        Ok(Waited::For(outcome)) => outcome,
+        Ok(Waited::For(())) => Ok(()),
         Ok(Waited::TooLong) => Err(format!(
             "its driver has not taken the snapshots of the group within {} s (csiSnapshotTimeout)",
             limit.as_secs()
@@ -242,24 +297,40 @@ fn is_of(content: &Value, made: &Made) -> bool {
     content["spec"]["volumeGroupSnapshotRef"]["uid"] == made.uid
 }
 
-/// Since when an object says that something is wrong.
+/// Since when an object says that something is wrong, and what.
 #[derive(Default)]
-struct Errors(Option<Instant>);
+struct Errors(Sender<Option<(Instant, String)>>);
 
 impl Errors {
-    /// What an object says: that its snapshots are taken, or, for a while now, that they cannot be.
-    fn judge(&mut self, object: &Value) -> Option<Result<(), String>> {
+    /// Takes in what an object says. Returns whether its snapshots are taken.
+    fn note(&self, object: &Value) -> bool {
         let status = &object["status"];
-        if status["volumeGroupSnapshotHandle"].as_str().is_some_and(|handle| !handle.is_empty()) {
-            return Some(Ok(()));
+        let error = status["error"].as_object().map(|error| {
+            let message = error.get("message").and_then(Value::as_str);
+            message.unwrap_or("no reason is given").to_owned()
+        });
+        self.0.send_modify(|known| {
+            let since = known.as_ref().map_or_else(Instant::now, |(since, _)| *since);
+            *known = error.map(|error| (since, error));
+        });
+        status["volumeGroupSnapshotHandle"].as_str().is_some_and(|handle| !handle.is_empty())
+    }
+
+    /// What is wrong, once that has been so for a while.
+    async fn lasting(&self) -> String {
+        let mut told = self.0.subscribe();
+        loop {
+            let known = told.borrow_and_update().clone();
+            // The sender is in `self`.
+            match known {
+                Some((since, error)) => {
+                    if timeout_at(since + GRACE, told.changed()).await.is_err() {
+                        return error;
+                    }
+                }
+                None => drop(told.changed().await),
+            }
         }
-        let Some(error) = status["error"].as_object() else {
-            self.0 = None;
-            return None;
-        };
-        let since = *self.0.get_or_insert_with(Instant::now);
-        let message = error.get("message").and_then(Value::as_str).unwrap_or("no reason is given");
-        (since.elapsed() >= GRACE).then(|| Err(message.to_owned()))
     }
 }
 
@@ -356,17 +427,32 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_group_is_taken_when_it_has_a_handle_and_an_error_counts_after_a_while() {
-        let mut errors = Errors::default();
-        assert_eq!(errors.judge(&json!({})), None);
-        let failing = json!({"status": {"error": {"message": "no"}}});
-        assert_eq!(errors.judge(&failing), None);
-        tokio::time::advance(GRACE).await;
-        assert_eq!(errors.judge(&failing), Some(Err("no".to_owned())));
-        assert_eq!(
-            errors.judge(&json!({"status": {"volumeGroupSnapshotHandle": "g"}})),
-            Some(Ok(()))
-        );
-        assert_eq!(errors.judge(&json!({"status": {}})), None);
-        assert_eq!(errors.judge(&failing), None, "it counts from anew");
+        let errors = Errors::default();
+        assert!(!errors.note(&json!({})));
+        assert!(errors.note(&json!({"status": {"volumeGroupSnapshotHandle": "g"}})));
+        let failing = |message: &str| json!({"status": {"error": {"message": message}}});
+        let begun = Instant::now();
+        assert!(!errors.note(&failing("no")));
+        let later = async {
+            sleep(GRACE / 2).await;
+            assert!(!errors.note(&failing("still no")));
+        };
+        // Nothing changes at its end.
+        let (error, ()) = tokio::join!(errors.lasting(), later);
+        assert_eq!((error.as_str(), begun.elapsed()), ("still no", GRACE));
+        assert!(!errors.note(&json!({"status": {}})));
+        assert!(!errors.note(&failing("no")));
+        assert_eq!(errors.lasting().await, "no");
+        assert_eq!(begun.elapsed(), GRACE * 2, "it counts from anew");
+    }
+
+    #[test]
+    fn a_group_takes_only_what_is_wanted() {
+        let names = |all: &[&str]| all.iter().map(|name| (*name).to_owned()).collect();
+        let check = |wanted, labelled| only_these(&names(wanted), &names(labelled));
+        assert_eq!(check(&["a", "b"], &["a", "b"]), Ok(()));
+        let more = check(&["a"], &["a", "b", "c", "d", "e", "f", "g"]).unwrap_err();
+        assert!(more.ends_with("label: b, c, d, e, f and 1 more"), "{more}");
+        assert!(check(&["a", "b"], &["a"]).unwrap_err().contains("b has lost the label"));
     }
 }

@@ -104,6 +104,10 @@ impl<'a> Reach<'a> {
     /// The same, for somebody who does not know what the cluster serves.
     pub async fn discover(cluster: &'a dyn Cluster, backup: Of<'a>) -> Result<Option<Self>, Error> {
         let discovery = cluster.discover().await?;
+        // It does not answer now, which does not mean that it is not served.
+        if let Some(failed) = discovery.failed.iter().find(|one| one.starts_with(object::GROUP)) {
+            return Err(Error::Unreachable(failed.clone()));
+        }
         Ok(Self::new(cluster, &crate::backup::discover::resources(&discovery), backup))
     }
 
@@ -153,28 +157,41 @@ impl<'a> Reach<'a> {
         gone_is_well(deleted)
     }
 
+    /// The content of a VolumeSnapshot that is to stay.
+    async fn lasting_content(&self, snapshot: &Snapshot) -> Result<Content, Unkept> {
+        match self.content(snapshot).await? {
+            Some((content, false)) => Ok(content),
+            // Its driver may have deleted the snapshot already.
+            Some((_, true)) => Err(Unkept::lost("its VolumeSnapshotContent is being deleted")),
+            None => Err(Unkept::lost("its VolumeSnapshotContent is gone")),
+        }
+    }
+
     /// Keeps a snapshot at its driver whatever becomes of its objects.
-    async fn retain(&self, target: &Target) -> Result<(), String> {
-        let told = |error: Error| error.to_string();
-        let Some(snapshot) = self.snapshot(target).await.map_err(told)? else {
-            // Its objects were removed by an earlier process, or by somebody else.
-            return Ok(());
+    async fn retain(&self, target: &Target) -> Result<(), Unkept> {
+        let Some(snapshot) = self.snapshot(target).await? else {
+            return Err(Unkept::lost("its VolumeSnapshot is gone, or another has its name"));
         };
-        let Some((content, _)) = self.content(&snapshot).await.map_err(told)? else {
-            return Err("its VolumeSnapshotContent is gone".to_owned());
-        };
-        self.set_policy(&content, "Retain").await.map_err(told)?;
-        if let (Some(kinds), Some(group)) = (&self.groups, snapshot.group())
-            && let Some((group, content)) =
-                self.group(kinds, &target.namespace, group).await.map_err(told)?
-        {
-            self.set_group_policy(kinds, &group, &content, "Retain").await.map_err(told)?;
+        let content = self.lasting_content(&snapshot).await?;
+        if content.spec.deletion_policy != "Retain" {
+            self.set_policy(&content, "Retain").await?;
+            // It may have gone a moment before.
+            self.lasting_content(&snapshot).await?;
+        }
+        if let (Some(kinds), Some(name)) = (&self.groups, snapshot.group()) {
+            let Some((group, content)) = self.group(kinds, &target.namespace, name).await? else {
+                return Err(Unkept::lost("its VolumeGroupSnapshot is gone"));
+            };
+            if !self.set_group_policy(kinds, &group, &content, "Retain").await? {
+                return Err(Unkept::lost("the content of its VolumeGroupSnapshot is gone"));
+            }
         }
         point::pass(Point::CsiContentKept);
         Ok(())
     }
 
-    /// Says what is to become of the snapshots of a group with its content. Returns whether it has one.
+    /// Says what is to become of the snapshots of a group with its content. Returns whether it has one
+    /// that is not being deleted.
     async fn set_group_policy(
         &self,
         kinds: &Kinds,
@@ -183,6 +200,7 @@ impl<'a> Reach<'a> {
         policy: &str,
     ) -> Result<bool, Error> {
         let found = self.cluster.get(&kinds.contents, "", content).await?;
+        let is_going = found.as_ref().is_some_and(|found| found.is_being_deleted);
         let value: Value = found.and_then(|found| found.item.parse().ok()).unwrap_or_default();
         if value["spec"]["volumeGroupSnapshotRef"]["uid"] != group.metadata.uid {
             return Ok(false);
@@ -190,11 +208,13 @@ impl<'a> Reach<'a> {
         // Written only if need be: an older controller may keep more in it than our version has.
         if value["spec"]["deletionPolicy"] != policy {
             let patch = object::policy(policy);
-            let patched =
-                self.cluster.patch(&kinds.contents, "", content, Door::Whole, &patch).await;
-            gone_is_well(patched.map(drop))?;
+            match self.cluster.patch(&kinds.contents, "", content, Door::Whole, &patch).await {
+                Ok(patched) => return Ok(!patched.is_being_deleted),
+                Err(error) if error.is_not_found() => return Ok(false),
+                Err(error) => return Err(error),
+            }
         }
-        Ok(true)
+        Ok(!is_going)
     }
 
     /// The objects of a snapshot that is kept, when it is kept whatever becomes of them.
@@ -353,17 +373,50 @@ fn gone_is_well(done: Result<(), Error>) -> Result<(), Error> {
     }
 }
 
+/// Why a snapshot is not sure to stay.
+enum Unkept {
+    /// It may be gone already.
+    Lost(String),
+    /// It is there, and nobody has been told to keep it.
+    AtRisk(String),
+}
+
+impl Unkept {
+    fn lost(reason: &str) -> Self {
+        Self::Lost(reason.to_owned())
+    }
+}
+
+impl From<Error> for Unkept {
+    fn from(error: Error) -> Self {
+        Self::AtRisk(error.to_string())
+    }
+}
+
 /// Sees to it that snapshots outlive their objects. What cannot be is told: such a snapshot would be lost
-/// with its VolumeSnapshot.
-pub async fn retain(reach: &Reach<'_>, targets: &[Target], report: &Report) {
+/// with its VolumeSnapshot. Returns those that are lost already, with the reason.
+pub async fn retain(
+    reach: &Reach<'_>,
+    targets: &[Target],
+    report: &Report,
+) -> Vec<(Target, String)> {
     let mut all = Vec::new();
     for target in targets {
-        all.push(named(target, reach.retain(target).boxed()));
+        all.push(async move { (target, reach.retain(target).await) }.boxed());
     }
-    for (target, reason) in side_by_side(all).await {
-        let text = format!("the snapshot may go when its VolumeSnapshot does: {reason}");
-        report.error(&target.id(), text);
+    let mut all = futures::stream::iter(all).buffer_unordered(AT_ONCE);
+    let mut lost = Vec::new();
+    while let Some((target, kept)) = all.next().await {
+        match kept {
+            Ok(()) => {}
+            Err(Unkept::Lost(reason)) => lost.push((target.clone(), reason)),
+            Err(Unkept::AtRisk(reason)) => {
+                let text = format!("the snapshot may go when its VolumeSnapshot does: {reason}");
+                report.error(&target.id(), text);
+            }
+        }
     }
+    lost
 }
 
 /// Removes the objects of snapshots that are kept. Returns those that it could not, with the reason.

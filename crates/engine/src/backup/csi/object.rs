@@ -255,6 +255,11 @@ impl Content {
         *uid == of.uid || (uid.is_empty() && *namespace == of.namespace && *name == of.name)
     }
 
+    /// Whether another says the same of its snapshot, whatever marks it has.
+    pub(super) fn says_the_same_as(&self, other: &Self) -> bool {
+        self.spec == other.spec && self.status == other.status
+    }
+
     /// The snapshot in the words of its driver. Once there is one, its point in time is fixed.
     pub(super) fn handle(&self) -> Option<&str> {
         let handle = self.status.as_ref()?.snapshot_handle.as_deref()?;

@@ -119,16 +119,17 @@ pub fn settle(operations: &[Operation], infos: &mut [BackupVolumeInfo]) {
     }
 }
 
-/// Takes the handles of snapshots out of the records of volumes that have been deleted; `left` are those
-/// that have not.
-pub fn forget_discarded(left: &[Target], infos: &mut [BackupVolumeInfo]) {
+/// Takes the handles of snapshots out of the records of volumes that have been deleted: those of
+/// `discarded` that are not among `left`.
+pub fn forget_discarded(discarded: &[Target], left: &[Target], infos: &mut [BackupVolumeInfo]) {
     for info in infos {
         let Some(csi) = &mut info.csi_snapshot_info else { continue };
         let mut parts = csi.operation_id.split('/');
         let (namespace, name) =
             (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
-        let is_left = left.iter().any(|one| one.namespace == namespace && one.name == name);
-        if !is_left {
+        let is_in =
+            |all: &[Target]| all.iter().any(|one| one.namespace == namespace && one.name == name);
+        if is_in(discarded) && !is_in(left) {
             csi.snapshot_handle.clear();
         }
     }

@@ -20,12 +20,18 @@ pub struct Content {
     pub handle: String,
     /// The claim or volume that it is of.
     pub volume: String,
+    /// The group that it was taken in, in the words of the driver; empty if it was taken alone.
+    pub group: String,
     /// Annotations that its deletion needs: they name secrets.
     pub annotations: BTreeMap<String, String>,
 }
 
 /// What the annotations begin with that controllers write while they work on a content.
 const UNDER_WAY: &str = "snapshot.storage.kubernetes.io/volumesnapshot-being-";
+
+/// Where the controller notes the group of a content before its status says so.
+const OF_GROUP: &str =
+    "/metadata/annotations/groupsnapshot.storage.k8s.io~1volumeGroupSnapshotHandle";
 
 /// Whether a backup may hold CSI snapshots, so that its archive must be looked into.
 pub(in crate::delete) fn hints_at(backup: &Backup, holdings: &Holdings) -> bool {
@@ -85,6 +91,9 @@ pub(in crate::delete) fn contents(
                 ..Content::default()
             });
             content.volume = name_of(volume);
+            if content.group.is_empty() {
+                content.group = info.volume_group_snapshot_handle;
+            }
         } else if !is_known && super::super::plan::is_there(volume, &handle) {
             unknown.push(name_of(volume));
         }
@@ -110,6 +119,10 @@ fn read(stored: &Value) -> Content {
         driver: text(stored, "/spec/driver").to_owned(),
         handle: handle.to_owned(),
         volume: String::new(),
+        group: match text(stored, "/status/volumeGroupSnapshotHandle") {
+            "" => text(stored, OF_GROUP).to_owned(),
+            group => group.to_owned(),
+        },
         annotations: of_controllers
             .filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
             .collect(),
@@ -157,12 +170,21 @@ mod tests {
     fn each_snapshot_is_found_once_by_its_content_or_by_what_is_said_of_its_volume() {
         let holdings = Holdings {
             csi_contents: vec![
-                content("vsc-1", &json!({"snapshotHandle": "s1"})),
+                content(
+                    "vsc-1",
+                    &json!({"snapshotHandle": "s1", "volumeGroupSnapshotHandle": "g1"}),
+                ),
                 content("vsc-2", &json!({})),
             ],
             volumes: Some(vec![
                 volume("one", &info("s1", "a.driver", "vsc-1")),
-                volume("two", &info("s2", "b.driver", "vsc-9")),
+                volume(
+                    "two",
+                    &json!({
+                        "snapshotHandle": "s2", "driver": "b.driver", "vscName": "vsc-9", "size": 1,
+                        "ReadyToUse": true, "volumeGroupSnapshotHandle": "g2",
+                    }),
+                ),
                 volume("three", &info("", "a.driver", "vsc-2")),
                 volume("four", &info("s4", "", "")),
                 volume("five", &info("s1", "", "vsc-1")),
@@ -177,6 +199,7 @@ mod tests {
                 driver: "a.driver".into(),
                 handle: "s1".into(),
                 volume: "one".into(),
+                group: "g1".into(),
                 annotations: [(secret.to_owned(), "key".to_owned())].into(),
             },
             Content {
@@ -184,6 +207,7 @@ mod tests {
                 driver: "b.driver".into(),
                 handle: "s2".into(),
                 volume: "two".into(),
+                group: "g2".into(),
                 annotations: BTreeMap::new(),
             },
         ];

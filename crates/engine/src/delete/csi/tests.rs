@@ -36,6 +36,7 @@ fn doomed() -> Content {
         driver: "a.driver".into(),
         handle: "s1".into(),
         volume: "shop/data".into(),
+        group: String::new(),
         annotations: [("snapshot.storage.kubernetes.io/deletion-secret-name", "key")]
             .map(|(key, value)| (key.to_owned(), value.to_owned()))
             .into(),
@@ -273,4 +274,12 @@ async fn without_the_driver_nothing_is_begun() {
     );
     let reasons = ready(&Fake::usual(), &[doomed()]).await.unwrap_err();
     assert!(reasons[0].contains("does not serve VolumeSnapshotContents"), "{reasons:?}");
+}
+
+#[tokio::test]
+async fn what_was_taken_as_a_group_is_not_touched() {
+    let of_group = Content { group: "g".into(), ..doomed() };
+    let reasons = ready(&cluster(), &[of_group]).await.unwrap_err();
+    assert!(reasons[0].contains("taken as a group") && reasons[0].contains("s1"), "{reasons:?}");
+    ready(&cluster(), &[doomed()]).await.unwrap();
 }

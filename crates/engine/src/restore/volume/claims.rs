@@ -3,9 +3,8 @@
 //! For the operations that [`csi`](super::csi) begins. A question waits for an answer that ends the
 //! operation, but not for long; so the end is known when it comes, and nobody polls the API server.
 
-use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bowline_api::label;
@@ -34,7 +33,8 @@ pub struct Claims {
     events: Option<Arc<Resource>>,
     selector: String,
     seen: watch::Sender<HashMap<(String, String), Seen>>,
-    is_canceled: AtomicBool,
+    /// The operations that were asked to stop.
+    canceled: Mutex<HashSet<String>>,
 }
 
 /// A claim, as it was last seen.
@@ -86,7 +86,7 @@ impl Claims {
         let events = resources.core("events").cloned();
         let selector = format!("{}={}", label::RESTORE_NAME, label::value(restore));
         let seen = watch::Sender::new(HashMap::new());
-        Some(Self { cluster, kind, events, selector, seen, is_canceled: AtomicBool::new(false) })
+        Some(Self { cluster, kind, events, selector, seen, canceled: Mutex::default() })
     }
 
     /// Follows the claims, until it is dropped.
@@ -106,7 +106,11 @@ impl Claims {
 
     fn take(&self, change: Change) {
         let (object, is_gone) = match change {
-            Change::Began => return,
+            // What is there is told again; what is not told may be gone, and is then asked for.
+            Change::Began => {
+                self.seen.send_modify(HashMap::clear);
+                return;
+            }
             Change::There(object) => (object, false),
             Change::Gone(object) => (object, true),
         };
@@ -121,7 +125,7 @@ impl Claims {
         let meant = Meant::parse(operation)?;
         let key = (meant.namespace.to_owned(), meant.name.to_owned());
         let mut seen = self.seen.subscribe();
-        let is_canceled = || self.is_canceled.load(Ordering::Relaxed);
+        let is_canceled = || self.canceled().contains(operation.as_str());
         let has_ended = |all: &HashMap<(String, String), Seen>| {
             is_canceled() || all.get(&key).is_some_and(|seen| seen.end(meant.uid).is_some())
         };
@@ -133,7 +137,7 @@ impl Claims {
             Some(known) => known,
             // The watch has not told of it, though it may be there.
             None => match self.cluster.get(&self.kind, meant.namespace, meant.name).await {
-                Ok(Some(found)) => Seen::of(&found),
+                Ok(Some(found)) => self.note_bound(key, &meant, Seen::of(&found)),
                 Ok(None) => Seen { is_gone: true, ..Seen::default() },
                 Err(error) => return Err(Error::new(Code::Unavailable, error.to_string())),
             },
@@ -161,7 +165,17 @@ impl Claims {
         })
     }
 
-    /// The volume that the claim of an operation has, as far as the watch knows.
+    /// Keeps what was read of a claim that has its volume. All else may change unseen.
+    fn note_bound(&self, key: (String, String), meant: &Meant<'_>, read: Seen) -> Seen {
+        if read.end(meant.uid) == Some(State::Succeeded) {
+            self.seen.send_modify(|all| {
+                all.entry(key).or_insert_with(|| read.clone());
+            });
+        }
+        read
+    }
+
+    /// The volume that the claim of an operation has, as far as that is known.
     pub fn volume(&self, operation: &OperationId) -> Option<String> {
         let meant = Meant::parse(operation).ok()?;
         let key = (meant.namespace.to_owned(), meant.name.to_owned());
@@ -172,11 +186,15 @@ impl Claims {
 
     /// A claim goes on getting its volume, whoever waits for it: says so, and what it waits for.
     pub async fn cancel(&self, operation: &OperationId) -> Result<()> {
-        self.is_canceled.store(true, Ordering::Relaxed);
+        self.canceled().insert(operation.to_string());
         // Those that wait for an end have one.
         self.seen.send_modify(|_| {});
         let meant = Meant::parse(operation)?;
         Err(Error::new(Code::FailedPrecondition, self.why_not(&meant).await))
+    }
+
+    fn canceled(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.canceled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What the last warning says of a claim without a volume.

@@ -12,6 +12,9 @@ use bowline_store::file::BackupVolumeInfo;
 use super::wait::bucket;
 use super::{Course, WorkError};
 
+/// Why nothing can be done about snapshots where their API is gone.
+const NOT_SERVED: &str = "the cluster does not serve VolumeSnapshots any more";
+
 impl Course<'_> {
     /// Deletes CSI snapshots of a backup that is not to be, or that have failed. Returns those that could
     /// not be deleted, which are told.
@@ -23,7 +26,11 @@ impl Course<'_> {
         let cluster = self.cluster();
         match Reach::discover(&*cluster, self.of()).await {
             Ok(Some(reach)) => csi::discard_or_tell(&reach, targets, report).await,
-            Ok(None) => Vec::new(),
+            Ok(None) => {
+                let text = format!("its CSI snapshots could not be deleted: {NOT_SERVED}");
+                report.error(About::Run, text);
+                targets.to_vec()
+            }
             Err(error) => {
                 let text = format!("its CSI snapshots could not be deleted: {error}");
                 report.error(About::Run, text);
@@ -32,24 +39,25 @@ impl Course<'_> {
         }
     }
 
-    /// Sees to it that the CSI snapshots of a backup outlive their objects, and that those that have
-    /// failed are gone.
-    pub(super) async fn settle_csi(
+    /// Sees to it that the CSI snapshots of a backup outlive their objects. One that was lost before counts
+    /// as failed from here on.
+    pub(super) async fn keep_csi(
         &self,
-        operations: &[Operation],
+        operations: &mut [Operation],
+        infos: &[BackupVolumeInfo],
         report: &Report,
     ) -> Result<(), WorkError> {
-        let (kept, failed) = csi::targets(operations);
-        self.discard_csi(&failed, report).await;
+        let (kept, _) = csi::targets(operations);
         if kept.is_empty() {
             return Ok(());
         }
         let cluster = self.cluster();
-        match Reach::discover(&*cluster, self.of()).await {
+        let lost = match Reach::discover(&*cluster, self.of()).await {
             Ok(Some(reach)) => csi::retain(&reach, &kept, report).await,
-            Ok(None) => {}
+            Ok(None) => kept.into_iter().map(|one| (one, NOT_SERVED.to_owned())).collect(),
             Err(error) => return Err(WorkError::Thaw(error.to_string())),
-        }
+        };
+        fail_lost(&lost, operations, infos, report);
         Ok(())
     }
 
@@ -87,6 +95,37 @@ impl Course<'_> {
     }
 }
 
+/// Operations whose snapshots are lost have failed. Each is told of its claim.
+fn fail_lost(
+    lost: &[(Target, String)],
+    operations: &mut [Operation],
+    infos: &[BackupVolumeInfo],
+    report: &Report,
+) {
+    for operation in operations {
+        let Some(target) = Target::of_operation(operation) else { continue };
+        let Some((_, reason)) = lost.iter().find(|(lost, _)| *lost == target) else { continue };
+        let about = claim_of(operation, infos).unwrap_or_else(|| operation.item.clone());
+        report.error(&about, format!("its snapshot was lost before the backup was over: {reason}"));
+        operation.state = State::Failed(reason.clone());
+    }
+}
+
+/// The claim whose snapshot an operation waits for.
+fn claim_of(operation: &Operation, infos: &[BackupVolumeInfo]) -> Option<ResourceIdentifier> {
+    let info = infos.iter().find(|info| {
+        let csi = info.csi_snapshot_info.as_ref();
+        csi.is_some_and(|csi| csi.operation_id == operation.id.as_str())
+    })?;
+    let is_known = !info.pvc_name.is_empty();
+    is_known.then(|| ResourceIdentifier {
+        group: String::new(),
+        resource: "persistentvolumeclaims".to_owned(),
+        namespace: info.pvc_namespace.clone(),
+        name: info.pvc_name.clone(),
+    })
+}
+
 /// The items to store again: not those of snapshots that have failed, but their claims, which must not name
 /// a snapshot that is gone.
 pub(super) fn without_failed(
@@ -101,18 +140,7 @@ pub(super) fn without_failed(
         for item in &operation.post_operation_items {
             items.remove(item);
         }
-        let of_operation = infos.iter().find(|info| {
-            let csi = info.csi_snapshot_info.as_ref();
-            csi.is_some_and(|csi| csi.operation_id == operation.id.as_str())
-        });
-        if let Some(info) = of_operation.filter(|info| !info.pvc_name.is_empty()) {
-            items.insert(ResourceIdentifier {
-                group: String::new(),
-                resource: "persistentvolumeclaims".to_owned(),
-                namespace: info.pvc_namespace.clone(),
-                name: info.pvc_name.clone(),
-            });
-        }
+        items.extend(claim_of(operation, infos));
     }
     items
 }
@@ -121,7 +149,7 @@ pub(super) fn without_failed(
 mod tests {
     use bowline_engine::operation::Kind;
     use bowline_plugin::OperationId;
-    use bowline_store::file::CsiSnapshotInfo;
+    use bowline_store::file::{CsiSnapshotInfo, Outcome};
     use jiff::Timestamp;
 
     use super::*;
@@ -135,9 +163,8 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_claim_is_stored_again_in_the_place_of_a_snapshot_that_failed() {
-        let operation = |claim: &str, state| Operation {
+    fn operation(claim: &str, state: State) -> Operation {
+        Operation {
             post_operation_items: vec![item("volumesnapshots", claim)],
             state,
             ..Operation::begun(
@@ -148,8 +175,11 @@ mod tests {
                 Timestamp::UNIX_EPOCH,
                 std::time::Duration::ZERO,
             )
-        };
-        let info = |claim: &str| BackupVolumeInfo {
+        }
+    }
+
+    fn info(claim: &str) -> BackupVolumeInfo {
+        BackupVolumeInfo {
             pvc_namespace: "shop".to_owned(),
             pvc_name: claim.to_owned(),
             csi_snapshot_info: Some(CsiSnapshotInfo {
@@ -157,12 +187,33 @@ mod tests {
                 ..CsiSnapshotInfo::default()
             }),
             ..BackupVolumeInfo::default()
-        };
+        }
+    }
+
+    #[test]
+    fn a_claim_is_stored_again_in_the_place_of_a_snapshot_that_failed() {
         let operations =
             [operation("a", State::Completed), operation("b", State::Failed("no".to_owned()))];
         let items = ["a", "b"].map(|name| item("volumesnapshots", name)).into();
         let items = without_failed(items, &operations, &[info("a"), info("b")]);
         let expected = [item("volumesnapshots", "a"), item("persistentvolumeclaims", "b")];
         assert_eq!(items, expected.into());
+    }
+
+    #[test]
+    fn a_snapshot_that_was_lost_has_failed_and_is_told_of_its_claim() {
+        let mut operations = [operation("a", State::Completed), operation("b", State::Completed)];
+        let mut infos = [info("a"), info("b")];
+        let lost = Target::of_operation(&operations[1]).unwrap();
+        let report = Report::default();
+        fail_lost(&[(lost, "it is gone".to_owned())], &mut operations, &infos, &report);
+        assert_eq!(operations[0].state, State::Completed);
+        assert_eq!(operations[1].state, State::Failed("it is gone".to_owned()));
+        assert_eq!(report.errors(), 1, "so that the backup is no whole one");
+        let told = serde_json::to_string(&report.results()).unwrap();
+        assert!(told.contains("persistentvolumeclaims") && told.contains("it is gone"), "{told}");
+        csi::settle(&operations, &mut infos);
+        let results = infos.map(|info| info.result);
+        assert_eq!(results, [Some(Outcome::Succeeded), Some(Outcome::Failed)]);
     }
 }

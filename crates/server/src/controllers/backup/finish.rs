@@ -41,8 +41,11 @@ impl Course<'_> {
             self.clean_up_recorded(&store).await?;
             return Ok(Then::Gone);
         }
-        let (operations, own, report) = self.operations(&store).await?;
+        let (mut operations, own, report) = self.operations(&store).await?;
         let infos = self.csi_infos(&store, &operations).await?;
+        if !self.cancel.is_cancelled() {
+            self.keep_csi(&mut operations, &infos, &report).await?;
+        }
         let items = without_failed(replace::items_of(&operations), &operations, &infos);
         if !items.is_empty() && !self.cancel.is_cancelled() {
             self.replace(&store, items, &report).await?;
@@ -101,9 +104,10 @@ impl Course<'_> {
         if is_canceled {
             snapshot::forget_discarded(&snapshots, &mut infos);
             let left = self.discard_csi(&by_csi, report).await;
-            csi::forget_discarded(&left, &mut infos);
+            csi::forget_discarded(&by_csi, &left, &mut infos);
         } else {
-            self.settle_csi(operations, report).await?;
+            let (_, failed) = csi::targets(operations);
+            self.discard_csi(&failed, report).await;
         }
         let is_kept = |volume: &str| {
             !is_canceled || snapshots.iter().any(|one| one.spec.persistent_volume_name == volume)

@@ -6,7 +6,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bowline_api::{
-    Backup, BackupPhase, BackupSpec, BackupStatus, Restore, RestorePhase, RestoreStatus,
+    Backup, BackupPhase, BackupSpec, BackupStatus, BackupStorageLocation, Restore, RestorePhase,
+    RestoreStatus,
 };
 use bowline_server::Options;
 use bowline_testbed::apply::apply;
@@ -131,6 +132,12 @@ pub(super) async fn back_up(
     spec: BackupSpec,
 ) -> BackupStatus {
     let backups: Api<Backup> = Api::namespaced(client.clone(), namespace);
+    let locations: Api<BackupStorageLocation> = Api::namespaced(client.clone(), namespace);
+    eventually("the location can be used", async || {
+        let location = locations.get(velero::LOCATION).await.unwrap();
+        crate::bed::is_available(&location).then_some(())
+    })
+    .await;
     backups.create(&PostParams::default(), &Backup::new(name, spec)).await.unwrap();
     eventually(&format!("{name} has ended"), async || {
         let status = backups.get(name).await.unwrap().status.unwrap_or_default();

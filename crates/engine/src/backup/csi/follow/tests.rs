@@ -80,7 +80,10 @@ async fn an_error_of_the_driver_counts_after_a_while_and_a_content_that_is_gone_
     let told = follower.progress(&operation()).await.unwrap();
     assert_eq!(told.state, State::Running);
     assert!(told.description.ends_with("not ready to use: the disk is on fire"), "{told:?}");
-    sleep(GRACE).await;
+    sleep(GRACE / 2).await;
+    let told = follower.progress(&operation()).await.unwrap();
+    assert_eq!(told.state, State::Running, "the snapshotter tries again");
+    sleep(GRACE / 2).await;
     let told = follower.progress(&operation()).await.unwrap();
     assert_eq!(told.state, State::Failed("the disk is on fire".into()));
     cluster.remove("volumesnapshotcontents.snapshot.storage.k8s.io", "", "c");
@@ -99,4 +102,66 @@ async fn one_without_the_label_is_read_and_one_that_is_canceled_ends() {
     assert!(follower.cancel(&operation()).is_err(), "nobody can tell a driver to stop");
     let told = follower.progress(&operation()).await.unwrap();
     assert!(matches!(told.state, State::Failed(_)), "{told:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_content_that_does_not_change_is_nudged_less_and_less_often() {
+    let cluster = cluster();
+    cluster.put(content(true, &json!({"snapshotHandle": "s"})));
+    let (follower, operation) = (follower(&cluster), operation());
+    let opened = follower.opened.get_or_try_init(|| follower.open()).await.unwrap();
+    let resource = Arc::clone(&opened.contents);
+    let begun = Instant::now();
+    let mut nudges = Vec::new();
+    let mut before = Value::Null;
+    while begun.elapsed() < Duration::from_mins(3) {
+        let told = follower.progress(&operation).await.unwrap();
+        assert_eq!(told.state, State::Running);
+        let found = cluster.get(&resource, "", "c").await.unwrap().unwrap();
+        let found: Value = found.item.parse().unwrap();
+        let mark = found["metadata"]["annotations"][NUDGED].clone();
+        if mark != before {
+            nudges.push(begun.elapsed().as_secs());
+            before = mark;
+        }
+    }
+    assert!((2..=5).contains(&nudges.len()), "{nudges:?}");
+    let pauses: Vec<u64> = nudges.windows(2).map(|two| two[1] - two[0]).collect();
+    assert!(pauses.is_sorted() && nudges[0] >= 10, "{nudges:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_counts_from_its_beginning_also_where_the_watch_does_not_tell() {
+    let cluster = cluster();
+    let failing = json!({"snapshotHandle": "s", "error": {"message": "the disk is on fire"}});
+    cluster.put(content(false, &failing));
+    let follower = follower(&cluster);
+    assert_eq!(follower.progress(&operation()).await.unwrap().state, State::Running);
+    // The watch is opened again, and tells of nothing.
+    follower.shared.take(Change::Began);
+    sleep(GRACE).await;
+    let told = follower.progress(&operation()).await.unwrap();
+    assert_eq!(told.state, State::Failed("the disk is on fire".into()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_content_that_has_changed_is_nudged_only_after_a_while_again() {
+    let read = |status: &Value, mark: &str| {
+        let mut content = content(true, status);
+        content["metadata"]["annotations"] = json!({NUDGED: mark});
+        Content::read(&bowline_plugin::Item::from_object(&content).unwrap()).unwrap()
+    };
+    let (shared, now) = (Shared::default(), Instant::now());
+    let taken = json!({"snapshotHandle": "s"});
+    shared.lock().view("c", read(&taken, "1"), now);
+    assert!(!shared.is_time_to_nudge("c", now));
+    assert!(shared.is_time_to_nudge("c", now + FIRST_NUDGE));
+    let later = now + FIRST_NUDGE * 3;
+    // A nudge is no change.
+    shared.lock().view("c", read(&taken, "2"), later);
+    assert!(shared.is_time_to_nudge("c", later));
+    let later = later + FIRST_NUDGE * 4;
+    shared.lock().view("c", read(&json!({"snapshotHandle": "s", "restoreSize": 1}), "2"), later);
+    assert!(!shared.is_time_to_nudge("c", later), "it has just changed");
+    assert!(shared.is_time_to_nudge("c", later + FIRST_NUDGE), "the pauses begin anew");
 }

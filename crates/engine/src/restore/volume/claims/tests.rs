@@ -104,3 +104,38 @@ async fn one_that_is_gone_or_lost_or_another_has_failed() {
     let odd = OperationId::new("what").unwrap();
     assert!(claims(&fake).progress(&odd).await.is_err());
 }
+
+#[tokio::test(start_paused = true)]
+async fn one_that_is_left_alone_does_not_take_the_others_with_it() {
+    let fake = Arc::new(Fake::usual().with(claim("u", "Pending")));
+    let following = claims(&fake);
+    let other = OperationId::new("shop/other/o").unwrap();
+    assert!(following.cancel(&other).await.is_err());
+    let (progress, took) = progress(&following).await;
+    assert_eq!((progress.state, took), (State::Running, HOLD));
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_went_while_nobody_watched_is_gone() {
+    let fake = Arc::new(Fake::usual().with(claim("u", "Pending")));
+    let following = claims(&fake);
+    let (progress, _) = progress(&following).await;
+    assert_eq!(progress.state, State::Running);
+    // The watch breaks, and begins again: what is gone is not told.
+    fake.remove("persistentvolumeclaims", "shop", "data");
+    let (progress, _) = self::progress(&following).await;
+    assert!(
+        matches!(&progress.state, State::Failed(why) if why.contains("was deleted")),
+        "{progress:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_volume_of_one_that_was_read_is_known() {
+    let fake = Arc::new(Fake::usual().with(claim("u", "Bound")));
+    let following = claims(&fake);
+    assert_eq!(following.volume(&operation()), None);
+    // Nobody watches.
+    assert_eq!(following.progress(&operation()).await.unwrap().state, State::Succeeded);
+    assert_eq!(following.volume(&operation()).as_deref(), Some("pv-9"));
+}

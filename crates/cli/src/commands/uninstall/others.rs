@@ -1,0 +1,47 @@
+//! Who else needs the resource definitions: without them, all of their objects are deleted.
+
+use std::collections::BTreeSet;
+
+use bowline_api::crds;
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
+use kube::{Api, ResourceExt};
+
+use crate::installation::{Installation, is_unknown_kind};
+use crate::server_deployment::CONTAINERS;
+
+/// How many objects of a kind are looked at: one is reason enough, the others only add names.
+const MOST: u32 = 100;
+
+/// The other namespaces with an object of any of the definitions in them, or with a server.
+pub(super) async fn find(installation: &Installation) -> anyhow::Result<BTreeSet<String>> {
+    let elsewhere = format!("metadata.namespace!={}", installation.namespace());
+    let mut others = BTreeSet::new();
+    for definition in crds::all() {
+        let names = &definition.spec.names;
+        for version in definition.spec.versions.iter().filter(|version| version.storage) {
+            let kind = GroupVersionKind::gvk(&definition.spec.group, &version.name, &names.kind);
+            let resource = ApiResource::from_gvk_with_plural(&kind, &names.plural);
+            let api: Api<DynamicObject> = Api::all_with(installation.client(), &resource);
+            let params = ListParams::default().fields(&elsewhere).limit(MOST);
+            let request = async {
+                match api.list_metadata(&params).await {
+                    Err(error) if is_unknown_kind(&error) => Ok(Vec::new()),
+                    listed => listed.map(|listed| listed.items),
+                }
+            };
+            let doing = format!("look for {} in other namespaces", names.plural);
+            let found = installation.ask(&doing, request).await?;
+            others.extend(found.iter().filter_map(ResourceExt::namespace));
+        }
+    }
+    let deployments: Api<Deployment> = installation.cluster_api();
+    for name in CONTAINERS {
+        let named = format!("metadata.name={name},{elsewhere}");
+        let params = ListParams::default().fields(&named).limit(MOST);
+        let request = deployments.list_metadata(&params);
+        let found = installation.ask("look for other servers", request).await?;
+        others.extend(found.items.iter().filter_map(ResourceExt::namespace));
+    }
+    Ok(others)
+}

@@ -1,0 +1,321 @@
+//! Lines of text, of a log say: what belongs to an address, and what follows a word for something secret.
+
+use super::{REDACTED, is_secret, letters};
+
+/// How a block with a key or certificate begins and ends.
+const BEGIN: &str = "-----BEGIN ";
+const END: &str = "-----END ";
+const DASHES: &str = "-----";
+/// Ways to say who one is that are followed by one word.
+const SCHEMES: [&str; 2] = ["bearer", "basic"];
+
+/// Takes out the blocks in which keys are written. One without an end goes on for as long as its lines
+/// look like one.
+pub(super) fn without_pem(text: &str) -> String {
+    let mut clean = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(start) = rest.find(BEGIN) {
+        clean.push_str(&rest[..start]);
+        clean.push_str(REDACTED);
+        let block = &rest[start + BEGIN.len()..];
+        // Never past the next one, which has an end of its own.
+        let limit = block.find(BEGIN).unwrap_or(block.len());
+        let end = block[..limit].find(END).map(|at| at + END.len());
+        let end = end.and_then(|at| block[at..].find(DASHES).map(|more| at + more + DASHES.len()));
+        rest = &block[end.unwrap_or_else(|| length_of_half(&block[..limit]))..];
+    }
+    clean.push_str(rest);
+    clean
+}
+
+/// How much of a text belongs to a block that was cut off.
+fn length_of_half(block: &str) -> usize {
+    let is_of_key = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '/' | '=');
+    let mut length = 0;
+    for (place, line) in block.split_inclusive('\n').enumerate() {
+        let words = line.trim();
+        if place > 0 && (words.is_empty() || !words.chars().all(is_of_key)) {
+            break;
+        }
+        // The end of the line is not part of it.
+        length += line.len();
+    }
+    block[..length].trim_end_matches(['\n', '\r']).len()
+}
+
+/// Takes what is secret out of one line.
+pub(super) fn clean(line: &str) -> String {
+    assignments(&addresses(line))
+}
+
+/// Takes users, passwords and all that follows a `?` out of addresses of any kind.
+fn addresses(line: &str) -> String {
+    const AFTER_SCHEME: &str = "://";
+    let mut clean = String::with_capacity(line.len());
+    let mut rest = line;
+    while let Some(at) = rest.find(AFTER_SCHEME) {
+        let (before, after) = rest.split_at(at + AFTER_SCHEME.len());
+        clean.push_str(before);
+        let is_end =
+            |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '<' | '>' | '`' | '\\');
+        let (address, after) = after.split_at(after.find(is_end).unwrap_or(after.len()));
+        let (user, place) = address.split_at(length_of_user(address));
+        if !user.is_empty() {
+            clean.extend([REDACTED, "@"]);
+        }
+        match place.split_once('?') {
+            Some((place, _)) => clean.extend([place, "?", REDACTED]),
+            None => clean.push_str(place),
+        }
+        rest = after;
+    }
+    clean.push_str(rest);
+    clean
+}
+
+/// How much of an address is `user:password@`.
+fn length_of_user(address: &str) -> usize {
+    let host = &address[..address.find(['/', '?', '#']).unwrap_or(address.len())];
+    let length_with = |text: &str| text.rfind('@').map_or(0, |at| at + 1);
+    match host.split_once(':') {
+        // What follows the colon is no port, so that it may be a password with a `/` in it.
+        Some((_, port)) if !host.contains('@') && !port.chars().all(|c| c.is_ascii_digit()) => {
+            length_with(address)
+        }
+        _ => length_with(host),
+    }
+}
+
+/// Takes out what follows `password=`, `token: `, `--password` and the like, and `Bearer`.
+fn assignments(line: &str) -> String {
+    let is_of_word = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+    let mut clean = String::with_capacity(line.len());
+    let mut rest = line;
+    while let Some(start) = rest.find(is_of_word) {
+        clean.push_str(&rest[..start]);
+        rest = &rest[start..];
+        let end = rest.find(|c| !is_of_word(c)).unwrap_or(rest.len());
+        let (word, after) = rest.split_at(end);
+        clean.push_str(word);
+        rest = after;
+        let Some((gap, length)) = secret_after(word, after) else { continue };
+        let (between, value) = rest.split_at(gap);
+        clean.push_str(between);
+        if length > 0 {
+            clean.push_str(REDACTED);
+        }
+        rest = &value[length..];
+    }
+    clean.push_str(rest);
+    clean
+}
+
+/// Where something secret begins after a word, and how long it is.
+fn secret_after(word: &str, after: &str) -> Option<(usize, usize)> {
+    let is_scheme = SCHEMES.iter().any(|scheme| word.eq_ignore_ascii_case(scheme));
+    let name = letters(word);
+    let is_command = name.ends_with("command");
+    if is_scheme && length_of_sign(after).is_none() {
+        let gap = length_of_spaces(after);
+        let gap = gap + length_of_quote(&after[gap..]);
+        let length = length_of_word(&after[gap..]);
+        let is_meant = gap > 0 && looks_like_a_key(word, &after[gap..gap + length]);
+        return is_meant.then_some((gap, length));
+    }
+    if !is_secret(word) && !is_command && name != "bearer" {
+        return None;
+    }
+    let gap = match length_of_sign(after) {
+        Some(gap) => gap,
+        // `--password word`; of other words one by itself is no assignment.
+        None if word.starts_with('-') && is_secret(word) => length_of_spaces(after),
+        None => return None,
+    };
+    let value = &after[gap..];
+    let quote = length_of_quote(value);
+    if quote > 0 {
+        return Some((gap + quote, length_of_quoted(&value[quote..], &value[..quote])));
+    }
+    let first = &value[..length_of_word(value)];
+    if name.ends_with("authorization") {
+        // What follows is said by the word after it.
+        let is_scheme = SCHEMES.iter().any(|scheme| first.eq_ignore_ascii_case(scheme));
+        if is_scheme && value[first.len()..].starts_with(' ') {
+            let gap = gap + first.len() + length_of_spaces(&value[first.len()..]);
+            return Some((gap, length_of_word(&after[gap..])));
+        }
+        return Some((gap, length_of_line(value)));
+    }
+    Some((gap, if is_command { length_of_line(value) } else { first.len() }))
+}
+
+/// The end of a quoted key, and the sign of an assignment with the spaces around it.
+fn length_of_sign(after: &str) -> Option<usize> {
+    let rest = &after[length_of_quote(after)..];
+    let rest = rest.trim_start_matches(' ');
+    let value = rest.trim_start_matches(['=', ':', '>']);
+    let is_assignment = value.len() < rest.len() && !rest.starts_with('>');
+    is_assignment.then(|| after.len() - value.trim_start_matches(' ').len())
+}
+
+/// A quote, with the backslashes before it if it is one in a quoted text.
+fn length_of_quote(text: &str) -> usize {
+    let slashes = text.len() - text.trim_start_matches('\\').len();
+    if text[slashes..].starts_with(['"', '\'', '`']) { slashes + 1 } else { 0 }
+}
+
+/// How long a text is that began with a quote. One that is quoted deeper does not end it.
+fn length_of_quoted(text: &str, quote: &str) -> usize {
+    let depth = quote.len() - 1;
+    let sign = &quote[depth..];
+    let end = text.match_indices(sign).find_map(|(at, _)| {
+        let before = &text[..at];
+        let slashes = before.len() - before.trim_end_matches('\\').len();
+        (slashes <= depth).then_some(at - slashes)
+    });
+    end.unwrap_or_else(|| length_of_line(text))
+}
+
+fn length_of_spaces(text: &str) -> usize {
+    text.len() - text.trim_start_matches(' ').len()
+}
+
+/// A word without quotes.
+fn length_of_word(text: &str) -> usize {
+    let is_end =
+        |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '\\' | ',' | ';' | '&' | '}');
+    text.find(is_end).unwrap_or(text.len())
+}
+
+fn length_of_line(text: &str) -> usize {
+    text.trim_end_matches(['\n', '\r']).len()
+}
+
+/// Whether what follows `Basic` is no word of a sentence; after `Bearer` everything is meant.
+fn looks_like_a_key(scheme: &str, word: &str) -> bool {
+    let is_of_key = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || "+/=".contains(c);
+    !word.is_empty() && (scheme.eq_ignore_ascii_case("bearer") || word.contains(is_of_key))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::text;
+
+    /// Nobody may ever see it, nor its second half.
+    const SECRET: &str = "s3cr3t";
+
+    #[test]
+    fn of_a_log_only_the_secret_is_taken_out() {
+        for (said, expected) in [
+            ("all is well\n", "all is well\n"),
+            ("no token was found", "no token was found"),
+            ("secret: cloud-credentials", "secret: <redacted>"),
+            ("password=\"s3cr3t\" user=me", "password=\"<redacted>\" user=me"),
+            ("password=\"\" user=me", "password=\"\" user=me"),
+            ("{\"apiKey\":\"s3cr3t\",\"a\":1}", "{\"apiKey\":\"<redacted>\",\"a\":1}"),
+            ("at http://h:1/p, next", "at http://h:1/p, next"),
+            ("at https://h/p@v1", "at https://h/p@v1"),
+            ("x?y=z", "x?y=z"),
+            ("basic checks have passed", "basic checks have passed"),
+            ("the command has ended", "the command has ended"),
+        ] {
+            assert_eq!(text(said), expected);
+        }
+        assert_eq!(text("token=a\ntoken=b\n"), "token=<redacted>\ntoken=<redacted>\n");
+    }
+
+    #[test]
+    fn who_one_is_is_taken_out_however_it_is_said() {
+        for (said, expected) in [
+            ("Authorization: Bearer s3cr3t", "Authorization: Bearer <redacted>"),
+            ("Authorization: Basic s3cr3t==\n", "Authorization: Basic <redacted>\n"),
+            ("-H 'authorization: basic s3cr3t' x", "-H 'authorization: basic <redacted>' x"),
+            ("{\"Authorization\":\"Basic s3cr3t\"}", "{\"Authorization\":\"<redacted>\"}"),
+            ("map[Authorization:[Basic s3cr3t]]", "map[Authorization:<redacted>"),
+            ("Authorization: Digest a=\"s3cr3t\"", "Authorization: <redacted>"),
+            ("with Basic s3cr3tQ==", "with Basic <redacted>"),
+            ("Authorization: Basic   s3cr3t x", "Authorization: Basic   <redacted> x"),
+            ("bearer=s3cr3t x", "bearer=<redacted> x"),
+            ("Bearer \"s3cr3t\"", "Bearer \"<redacted>\""),
+        ] {
+            assert_eq!(text(said), expected);
+        }
+    }
+
+    #[test]
+    fn a_quoted_value_ends_with_its_quote() {
+        for (said, expected) in [
+            ("password=\"two s3cr3t\" user=me", "password=\"<redacted>\" user=me"),
+            ("password: 'two s3cr3t', x", "password: '<redacted>', x"),
+            ("{\"pwd\": \"a\\\" s3cr3t\", \"b\": 1}", "{\"pwd\": \"<redacted>\", \"b\": 1}"),
+            (
+                "msg=\"{\\\"token\\\":\\\"a s3cr3t\\\",\\\"b\\\":1}\"",
+                "msg=\"{\\\"token\\\":\\\"<redacted>\\\",\\\"b\\\":1}\"",
+            ),
+            ("password=\"without s3cr3t end\n", "password=\"<redacted>\n"),
+            ("passwd=s3cr3t x", "passwd=<redacted> x"),
+            ("DB_PASS=s3cr3t x", "DB_PASS=<redacted> x"),
+            ("mysql --password s3cr3t db", "mysql --password <redacted> db"),
+            ("mysql --password  's3 s3cr3t' db", "mysql --password  '<redacted>' db"),
+        ] {
+            assert_eq!(text(said), expected);
+        }
+    }
+
+    #[test]
+    fn users_are_taken_out_of_addresses_of_any_kind() {
+        for (said, expected) in [
+            ("GET https://h/b/k?X-Amz-Signature=s3cr3t 200", "GET https://h/b/k?<redacted> 200"),
+            ("postgres://me:s3cr3t@db:5432/x", "postgres://<redacted>@db:5432/x"),
+            ("redis://:s3cr3t@cache", "redis://<redacted>@cache"),
+            (
+                "amqp+ssl://me:s3cr3t@a, ftp://me:s3cr3t@b",
+                "amqp+ssl://<redacted>@a, ftp://<redacted>@b",
+            ),
+            ("mongodb://me:s3/s3cr3t@db/x", "mongodb://<redacted>@db/x"),
+            ("http://s3cr3t@h", "http://<redacted>@h"),
+        ] {
+            assert_eq!(text(said), expected);
+        }
+    }
+
+    #[test]
+    fn keys_are_taken_out_as_blocks() {
+        for (said, expected) in [
+            (
+                "key:\n-----BEGIN RSA PRIVATE KEY-----\ns3cr3t\nAB==\n-----END RSA PRIVATE KEY-----\nmore",
+                "key:\n<redacted>\nmore",
+            ),
+            (
+                "x=\"-----BEGIN KEY-----\\ns3cr3t\\n-----END KEY-----\\n\" y",
+                "x=\"<redacted>\\n\" y",
+            ),
+            ("-----BEGIN KEY-----\ns3cr3t\ns3cr3t\nall is well\n", "<redacted>\nall is well\n"),
+            (
+                "-----BEGIN A-----\ns3cr3t\n-----BEGIN B-----\ns3cr3t\n-----END B-----\n",
+                "<redacted>\n<redacted>\n",
+            ),
+            (
+                "{\"private_key\": \"-----BEGIN PRIVATE KEY-----\\ns3cr3t\", \"a\": 1}",
+                "{\"private_key\": \"<redacted>",
+            ),
+        ] {
+            assert_eq!(text(said), expected);
+            assert!(!text(said).contains(SECRET));
+        }
+    }
+
+    #[test]
+    fn commands_are_taken_out_to_the_end_of_their_line() {
+        for (said, expected) in [
+            (
+                "pre.hook.backup.velero.io/command=[\"/bin/sh\",\"-c\",\"x -ps3cr3t\"]\nmore\n",
+                "pre.hook.backup.velero.io/command=<redacted>\nmore\n",
+            ),
+            ("  Command: sh -c s3cr3t\n", "  Command: <redacted>\n"),
+            ("hookCommand=\"[sh -c s3cr3t]\" pod=a", "hookCommand=\"<redacted>\" pod=a"),
+        ] {
+            assert_eq!(text(said), expected);
+        }
+    }
+}
