@@ -68,9 +68,11 @@ pub(crate) fn taken(
     app: &str,
     before: &BTreeSet<String>,
 ) -> anyhow::Result<Vec<Taken>> {
+    // In this order: the driver notes a call before it does anything.
+    let handles = world.csi.snapshots()?;
     let calls = world.csi.calls()?;
     let mut taken = Vec::new();
-    for handle in world.csi.snapshots()? {
+    for handle in handles {
         let is_it = |call: &&csi::Call| call.method == "CreateSnapshot" && call.id == handle;
         let call = calls.iter().find(is_it);
         let call = call.with_context(|| format!("nobody has asked for the snapshot {handle}"))?;
