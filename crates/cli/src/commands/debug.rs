@@ -56,7 +56,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME")]
     restore: Option<String>,
 
-    /// The file to write [default: bundle-<time>.tar.gz in this folder]
+    /// The file to write [default: bundle-TIME.tar.gz in this folder]
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
 

@@ -2,7 +2,7 @@
 //!
 //! They are the ones that Velero has built in, under the same names and in the same order, and
 //! implement the same trait as plugins do. Those for volumes that are copied file by file and for the
-//! data mover are not among them; those for CSI are in [`csi`].
+//! data mover are not among them; those for CSI are in `csi`.
 //!
 //! | name | sees | does |
 //! |---|---|---|
