@@ -231,6 +231,8 @@ struct World {
     store: BackupStore,
     spec: Value,
     allow_empty: bool,
+    /// When the restore began. A process that carries it on did not begin it.
+    started: Timestamp,
     recovered: Recovered,
     stop: CancellationToken,
     cancel: CancellationToken,
@@ -307,6 +309,7 @@ impl World {
             store,
             spec: json!({}),
             allow_empty: false,
+            started: Timestamp::now(),
             recovered: Recovered::default(),
             stop: CancellationToken::new(),
             cancel: CancellationToken::new(),
@@ -338,7 +341,7 @@ impl World {
             }),
             modifiers: Lookup::Missing,
         };
-        let prepared = request::prepare(&restore, &facts, &Defaults::default(), Timestamp::now());
+        let prepared = request::prepare(&restore, &facts, &Defaults::default(), self.started);
         prepared.outcome.unwrap()
     }
 
@@ -367,7 +370,7 @@ impl World {
             cancel: self.cancel.clone(),
         };
         let began = Instant::now();
-        let restored = Box::pin(restore::run(run, Timestamp::now())).await;
+        let restored = Box::pin(restore::run(run, self.started)).await;
         Outcome { world: self, restored, took: began.elapsed() }
     }
 
@@ -677,6 +680,7 @@ async fn a_volume_that_this_restore_has_created_is_done() {
             fake: Arc::clone(&world.fake),
             recovered: recover(records),
             store: world.store.clone(),
+            started: world.started,
             ..World::with(Disk::good()).await
         };
         let outcome = again.restore().await;
