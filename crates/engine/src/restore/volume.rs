@@ -110,6 +110,13 @@ pub(super) async fn shape(
 ) -> Result<Shape, String> {
     match fate(context, &id.name, &value) {
         Fate::AsIs => {
+            if let Some(holder) = standing::holder(context, &value).await? {
+                let reason = format!(
+                    "it belongs to the claim {holder}, and the backup has no copy of its data that \
+                     another claim could get"
+                );
+                context.volume_outcomes.note(&id.name, Err(reason));
+            }
             reset::volume(&mut value, &context.request.namespace_mapping);
             Ok(Shape::Create(value))
         }
@@ -288,7 +295,6 @@ pub(super) fn reset_claim(
     };
     let lacking = |reason: &str| format!("its volume {name} is not restored: {reason}");
     match fate(context, &name, &volume) {
-        Fate::AsIs => reset::claim(claim, Volume::Same),
         // It was there before, or it would be made from its snapshot by now.
         Fate::FromClaim(_) => reset::claim(claim, Volume::Provisioned),
         Fate::Reprovision(reason) => {
@@ -297,7 +303,7 @@ pub(super) fn reset_claim(
             reset::claim(claim, Volume::Provisioned);
         }
         Fate::Lacking(reason) => return Err(format!("{}; {WAY_OUT}", lacking(&reason))),
-        Fate::FromSnapshot(_) => match context.volume_outcomes.of(&name) {
+        Fate::AsIs | Fate::FromSnapshot(_) => match context.volume_outcomes.of(&name) {
             Some(Ok(now)) if now != name => reset::claim(claim, Volume::Renamed(&now)),
             // Without its volume, which was not asked for, it waits for one of that name.
             Some(Ok(_)) | None => reset::claim(claim, Volume::Same),

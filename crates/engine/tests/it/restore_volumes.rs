@@ -639,6 +639,35 @@ async fn a_volume_gets_another_name_beside_the_one_that_it_was_and_keeps_it_over
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_claim_elsewhere_is_not_created_for_a_volume_that_another_claim_has() {
+    let mut world = World::with(Disk::good()).await;
+    used(&world.fake);
+    world.spec = json!({"namespaceMapping": {"shop": "copy"}, "restorePVs": false});
+    let outcome = world.restore().await;
+    let error = "persistentvolumeclaims/data-1: its volume pv-1 is not restored: it belongs to the \
+                 claim shop/data-1, and the backup has no copy of its data that another claim could \
+                 get; to have it created empty, restore with `--allow-empty-volumes`";
+    assert_eq!(outcome.errors(), [error]);
+    assert_eq!(outcome.claim("copy", "data-1"), None);
+
+    world.allow_empty = true;
+    let outcome = world.restore().await;
+    assert_eq!(outcome.errors(), [""; 0]);
+    let claim = outcome.claim("copy", "data-1").unwrap();
+    assert_eq!(claim["spec"].get("volumeName"), None, "{claim}");
+
+    // Another restore finds its own claim there.
+    world.allow_empty = false;
+    world.fake.remove("persistentvolumes", "", "pv-1");
+    world.fake.remove("persistentvolumeclaims", "copy", "data-1");
+    for _ in 0..2 {
+        let outcome = world.restore().await;
+        assert_eq!(outcome.errors(), [""; 0]);
+        assert_eq!(outcome.claim("copy", "data-1").unwrap()["spec"]["volumeName"], "pv-1");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn wherever_a_process_dies_no_known_volume_is_made_twice_and_an_unknown_one_is_told() {
     let world = World::with(Disk::good()).await;
     world.restore().await.is_good();

@@ -158,6 +158,24 @@ pub(super) fn is_mapped(volume: &Value, mapping: &BTreeMap<String, String>) -> b
     claim_of(volume).is_some_and(|(namespace, _)| mapping.contains_key(namespace))
 }
 
+/// Which claim has the PersistentVolume in the cluster that a claim in another namespace would need.
+pub(super) async fn holder(context: &Context, volume: &Value) -> Result<Option<String>, String> {
+    let mapping = &context.request.namespace_mapping;
+    let Some((namespace, claim)) = claim_of(volume) else { return Ok(None) };
+    let Some(mapped) = mapping.get(namespace) else { return Ok(None) };
+    let world = context.world();
+    let volumes = world.resources.core("persistentvolumes");
+    let name = volume.pointer("/metadata/name").and_then(Value::as_str);
+    let (Some(volumes), Some(name)) = (volumes, name) else { return Ok(None) };
+    let get = || context.cluster.get(volumes, "", name);
+    let Some(found) = context.pace.ask(get).await.map_err(|error| error.to_string())? else {
+        return Ok(None);
+    };
+    let value: Value = found.item.parse().map_err(|error| error.to_string())?;
+    let holder = claim_of(&value).filter(|holder| *holder != (mapped.as_str(), claim));
+    Ok(holder.map(|(namespace, name)| format!("{namespace}/{name}")))
+}
+
 /// The name of a volume that is restored beside the one that it was. A restore that goes on after a
 /// restart comes to the same.
 pub(super) fn clone_name(restore: &str, volume: &str) -> String {
