@@ -11,9 +11,9 @@ use bowline_store::BackupName;
 use bowline_testbed::apply::apply;
 use http::Method;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::ConfigMap;
-use kube::ResourceExt as _;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::api::ListParams;
+use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -112,31 +112,28 @@ async fn a_restore_that_is_replaced_during_its_run_is_run_on_its_own() {
     let app = "app-replaced";
     let world = slow("replaced", app, &[("slow", "log=info")]).await;
     world.filesystem_location("default").await;
-    apply(&world.client, pod(app, "slow", "sleep=1500")).await.unwrap();
+    apply(&world.client, pod(app, "slow", "sleep=4000")).await.unwrap();
     let spec = json!({"includedNamespaces": [app]});
     assert_eq!(take(&world, "b", spec).await.phase, Some(BackupPhase::Completed));
-    let restore = |policy: &str| {
-        let spec = json!({
-            "backupName": "b", "namespaceMapping": {app: "app-replaced-copy"},
-            "existingResourcePolicy": policy,
-        });
+    let restore = |into: &str| {
+        let spec = json!({"backupName": "b", "namespaceMapping": {app: into}});
         json!({"metadata": {"name": "r"}, "spec": spec})
     };
-    world.create::<Restore>(restore("none")).await;
+    world.create::<Restore>(restore("app-replaced-old")).await;
     let phase = |restore: &Restore| restore.status.as_ref().and_then(|s| s.phase.clone());
     let is_in_progress = |restore: &Restore| phase(restore) == Some(RestorePhase::InProgress);
     let old = world.until::<Restore>("r", is_in_progress).await;
     // Somebody forces it out, though its finalizer keeps it.
     world.delete::<Restore>("r").await;
     world.patch::<Restore>("r", json!({"metadata": {"finalizers": null}})).await;
-    let new = world.create::<Restore>(restore("update")).await;
+    let new = world.create::<Restore>(restore("app-replaced-new")).await;
     assert_ne!(old.uid(), new.uid());
     let is_over = |restore: &Restore| phase(restore).is_some_and(|phase| phase.is_terminal());
     let ended = world.until::<Restore>("r", is_over).await;
     assert_eq!(ended.uid(), new.uid());
-    let began = |restore: &Restore| restore.status.as_ref().unwrap().start_timestamp.clone();
     assert!(ended.finalizers().iter().any(|name| name.contains("restore")), "it was begun");
-    assert!(began(&ended) > began(&old), "{ended:?}");
+    let pods = Api::<Pod>::namespaced(world.client.clone(), "app-replaced-new");
+    assert!(pods.get_opt("slow").await.unwrap().is_some(), "{ended:?}");
 }
 
 #[tokio::test]
