@@ -77,7 +77,11 @@ pub fn cluster_rules(profile: Profile) -> Vec<PolicyRule> {
         ),
         rule(
             &["groupsnapshot.storage.k8s.io"],
-            &["volumegroupsnapshots", "volumegroupsnapshotcontents"],
+            &[
+                "volumegroupsnapshots",
+                "volumegroupsnapshotcontents",
+                "volumegroupsnapshotcontents/status",
+            ],
             &["create", "update", "patch", "delete"],
         ),
     ];

@@ -60,6 +60,7 @@ use crate::cluster::{Cluster, Query};
 use crate::item::Object;
 use crate::journal::{Journal, Recovered};
 use crate::operation::Operation;
+use crate::operation::record::Of;
 use crate::point::{self, Point};
 use crate::report::{About, Message, Report};
 use crate::resource::{GroupResource, Resource, Resources};
@@ -262,10 +263,7 @@ pub async fn run(run: Run, now: Timestamp) -> Taken {
     };
     // It is large, and there is one of it.
     let archive = Box::pin(take(&context)).await;
-    match Arc::into_inner(context) {
-        Some(context) => conclude(context, archive, report),
-        None => Taken::nothing(Fatal::Stopped, own(report), &progress),
-    }
+    Box::pin(end(context, archive, report, &progress)).await
 }
 
 /// Everything that the stages share.
@@ -624,6 +622,26 @@ async fn back_up_definitions(context: &Context, sink: &Sink<'_>) {
             }
         })
         .await;
+}
+
+/// Draws the conclusions, and takes away the snapshots that nothing in the backup leads to.
+async fn end(
+    context: Arc<Context>,
+    archive: Result<Sealed, Fatal>,
+    report: Arc<Report>,
+    progress: &Progress,
+) -> Taken {
+    let Some(context) = Arc::into_inner(context) else {
+        return Taken::nothing(Fatal::Stopped, own(report), progress);
+    };
+    let (cluster, resources) = (Arc::clone(&context.cluster), Arc::clone(&context.resources));
+    let (name, uid) = (context.request.name.clone(), context.request.uid.clone());
+    let mut taken = conclude(context, archive, report);
+    if taken.archive.is_ok() {
+        let of = Of { name: name.as_str(), uid: uid.as_str() };
+        csi::clear_up(&*cluster, &resources, of, &mut taken).await;
+    }
+    taken
 }
 
 /// Draws the conclusions from what the stages noted.

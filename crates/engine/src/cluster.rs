@@ -2,6 +2,7 @@
 
 pub mod api_server;
 pub mod drivers;
+pub mod events;
 pub mod fake;
 mod split;
 pub mod watch;

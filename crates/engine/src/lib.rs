@@ -6,6 +6,7 @@
 //! | [`delete`] | from a Backup resource to nothing: what may go, and in which order |
 //! | [`action`] | the item actions that are built in |
 //! | [`cluster`] | the port to the API server, the real one behind it, and a fake |
+//! | [`csi`] | names of the snapshot API |
 //! | [`resource`], [`item`] | what the API server serves, and one object of it |
 //! | [`glob`], [`selector`] | patterns that users write, compiled once |
 //! | [`snapshotter`] | the port to VolumeSnapshotLocations |
@@ -23,6 +24,7 @@
 pub mod action;
 pub mod backup;
 pub mod cluster;
+pub mod csi;
 pub mod delete;
 pub mod glob;
 mod hook;

@@ -175,6 +175,11 @@ impl Csi {
         self.handles("snapshots")
     }
 
+    /// The handles of all groups of snapshots that the driver has.
+    pub fn groups(&self) -> Result<Vec<String>, Error> {
+        self.handles("groups")
+    }
+
     /// An error if one of the programs has ended, with what it said.
     pub fn check(&mut self) -> Result<(), Error> {
         let Self { provisioner, snapshotter, controller, driver, root: _ } = self;

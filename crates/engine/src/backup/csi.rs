@@ -15,6 +15,7 @@
 //! | `group` | claims that are snapshotted together |
 //! | `take` | the window, and what follows it |
 //! | `record` | what came of a snapshot |
+//! | `clear` | snapshots that nobody waits for |
 //! | `sight` | what the cluster says of snapshots while they are taken |
 //! | `action` | the item actions, under the names of Velero's |
 //! | `follow` | the operations: whether snapshots can be used |
@@ -22,6 +23,7 @@
 
 mod action;
 pub mod class;
+mod clear;
 mod follow;
 mod group;
 mod leave;
@@ -32,7 +34,7 @@ mod sight;
 mod take;
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bowline_plugin::ResourceIdentifier;
@@ -49,10 +51,11 @@ use crate::resource::Resource;
 pub use action::BACKUPPER;
 pub(super) use action::built_in;
 use class::Class;
+pub(super) use clear::clear_up;
 pub use follow::Follower;
 pub use leave::{Reach, Target, discard, discard_or_tell, release, retain, targets};
 use object::{CLASSES, CONTENTS, SNAPSHOTS};
-pub(super) use plan::{Planned, claims, if_noted, intents, or_plugins, prepare};
+pub(super) use plan::{Planned, claims, if_noted, intents, or_plugins, prepare, prepare_one};
 pub use record::{Record, forget_discarded, is_of_csi, settle};
 use sight::{Key, Sight};
 pub(super) use take::{finish, take};
@@ -91,10 +94,32 @@ impl Taken {
 #[derive(Default)]
 pub(super) struct Csi {
     pub(super) taken: Arc<Taken>,
-    /// Claims that somebody has seen to.
-    claimed: Mutex<HashSet<Key>>,
+    claims: Mutex<Claims>,
+    /// What an earlier process left that was taken away, or was tried to.
+    reclaimed: Mutex<HashSet<Target>>,
     classes: OnceCell<Result<Vec<(Class, Object)>, String>>,
     sight: OnceCell<Sight>,
+}
+
+/// The claims of a run.
+#[derive(Default)]
+struct Claims {
+    /// Those that somebody has seen to.
+    known: HashSet<Key>,
+    /// Those whose block is taking their snapshots. They are stored when that is done, and not before.
+    in_flight: HashSet<Key>,
+}
+
+/// Whose turn it is with a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// Somebody else has visited it, or will.
+    Theirs,
+    /// That of who asks.
+    Ours {
+        /// Whether nobody has seen to its snapshot.
+        is_new: bool,
+    },
 }
 
 /// The resources of the snapshot API.
@@ -119,16 +144,46 @@ impl Api {
 }
 
 impl Csi {
-    /// Whether a claim is left to the caller.
-    pub(super) fn claim(&self, namespace: &str, name: &str) -> bool {
-        let key = (namespace.to_owned(), name.to_owned());
-        self.claimed.lock().unwrap_or_else(PoisonError::into_inner).insert(key)
+    fn claims(&self) -> MutexGuard<'_, Claims> {
+        self.claims.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether nobody has seen to a claim.
-    pub(super) fn is_unclaimed(&self, namespace: &str, name: &str) -> bool {
+    /// Notes that a claim is seen to.
+    pub(super) fn claim(&self, namespace: &str, name: &str) {
+        self.claims().known.insert((namespace.to_owned(), name.to_owned()));
+    }
+
+    /// Whether a claim is left to the block that asks. It is in flight from then on.
+    fn take_off(&self, namespace: &str, name: &str) -> bool {
         let key = (namespace.to_owned(), name.to_owned());
-        !self.claimed.lock().unwrap_or_else(PoisonError::into_inner).contains(&key)
+        let mut claims = self.claims();
+        let is_first = claims.known.insert(key.clone());
+        if is_first {
+            claims.in_flight.insert(key);
+        }
+        is_first
+    }
+
+    /// Notes that what is to be stored of a claim is known.
+    pub(super) fn land(&self, namespace: &str, name: &str) {
+        self.claims().in_flight.remove(&(namespace.to_owned(), name.to_owned()));
+    }
+
+    /// Whose turn it is with a claim. One that another block has in flight is left to that; `see` notes
+    /// that it is visited, and says whether it was not. All of it at once, since blocks work side by side.
+    pub(super) fn turn(
+        &self,
+        namespace: &str,
+        name: &str,
+        is_of_another_block: bool,
+        see: impl FnOnce() -> bool,
+    ) -> Turn {
+        let key = (namespace.to_owned(), name.to_owned());
+        let mut claims = self.claims();
+        if (is_of_another_block && claims.in_flight.contains(&key)) || !see() {
+            return Turn::Theirs;
+        }
+        Turn::Ours { is_new: claims.known.insert(key) }
     }
 
     /// All classes, in the order of their names.
@@ -173,19 +228,22 @@ fn reach(context: &Context) -> Option<Reach<'_>> {
 }
 
 fn tell_left(report: &Report, id: &ResourceIdentifier, target: &Target, reason: &str) {
-    let Target { namespace, name, is_group } = target;
-    let kind = if *is_group { "VolumeGroupSnapshot" } else { "VolumeSnapshot" };
-    let text =
-        format!("the {kind} {namespace}/{name} that was made for it may be left over: {reason}");
-    report.warning(id, text);
+    report.warning(id, format!("{target} that was made for it may be left over: {reason}"));
 }
 
 /// Takes away a snapshot that was asked for when the server ended, so that nobody knows what came of it.
 pub(super) async fn reclaim(context: &Context, intent: &Intent) {
     let Some(wanted) = &intent.csi else { return };
     let Some(reach) = reach(context) else { return };
+    let target = Target::from(wanted);
+    // Each member of a group names it.
+    let reclaimed = context.csi.reclaimed.lock();
+    let is_first = reclaimed.unwrap_or_else(PoisonError::into_inner).insert(target.clone());
+    if !is_first {
+        return;
+    }
     let id: ResourceIdentifier = intent.item.clone().into();
-    for (target, reason) in leave::discard(&reach, &[wanted.into()]).await {
+    for (target, reason) in leave::discard(&reach, &[target]).await {
         tell_left(&context.report, &id, &target, &reason);
     }
 }
@@ -201,9 +259,9 @@ pub(super) async fn undo(context: &Context, records: &[Record]) {
     }
 }
 
-/// The VolumeSnapshots of records. One that failed has none any more.
+/// The VolumeSnapshots of records, and groups of them.
 pub fn targets_of(records: &[Record]) -> Vec<Target> {
-    records.iter().filter(|record| !record.name.is_empty()).map(Into::into).collect()
+    records.iter().filter_map(Record::target).collect()
 }
 
 /// Reads the classes, if an earlier process has taken snapshots.

@@ -251,7 +251,8 @@ async fn note(context: &Context, record: &Record) {
 /// Backs up an item that is a block of its own.
 pub(super) async fn alone(context: &Context, object: Object, how: How, archive: &Archive) {
     let id = object.id();
-    let by_csi = csi::prepare(context, [&object]).await;
+    let by_csi =
+        if how.is_new_claim { csi::prepare_one(context, &object).await } else { Vec::new() };
     let planned = snapshot::prepare(context, [&object]).await;
     let mut all = intents(context, [&object]);
     all.extend(snapshot::intents(&planned));

@@ -41,12 +41,22 @@ struct State {
     objects: BTreeMap<Key, Value>,
     list_faults: HashMap<String, (usize, Fault)>,
     get_faults: HashMap<Key, Fault>,
-    write_faults: HashMap<String, Fault>,
+    /// With how many writes are still to fail.
+    write_faults: HashMap<String, (usize, Fault)>,
     creations: Vec<ResourceIdentifier>,
     deletions: Vec<ResourceIdentifier>,
     lists: Vec<(String, Query)>,
     gets: Vec<ResourceIdentifier>,
     execs: Vec<Exec>,
+}
+
+impl State {
+    /// Why something is not written to a resource, if it is not.
+    fn write_fault(&mut self, plural: &str) -> Option<Error> {
+        let (count, fault) = self.write_faults.get_mut(plural)?;
+        *count = count.checked_sub(1)?;
+        Some(fault())
+    }
 }
 
 /// The resource as users write it, the namespace and the name.
@@ -189,7 +199,17 @@ impl Fake {
 
     /// Lets everything that is written to a resource fail.
     pub fn fail_write(&self, resource: &str, error: impl Fn() -> Error + Send + Sync + 'static) {
-        self.state().write_faults.insert(resource.to_owned(), Arc::new(error));
+        self.fail_some_writes(resource, usize::MAX, error);
+    }
+
+    /// Lets so much of what is written to a resource fail from now on, and no more.
+    pub fn fail_some_writes(
+        &self,
+        resource: &str,
+        count: usize,
+        error: impl Fn() -> Error + Send + Sync + 'static,
+    ) {
+        self.state().write_faults.insert(resource.to_owned(), (count, Arc::new(error)));
     }
 
     /// The objects that were created so far, in order.
@@ -312,8 +332,8 @@ impl Cluster for Fake {
         let object = read(resource, &created)?;
         let plural = resource.id.to_string();
         let mut state = self.state();
-        if let Some(fault) = state.write_faults.get(&plural) {
-            return Err(fault());
+        if let Some(error) = state.write_fault(&plural) {
+            return Err(error);
         }
         let key = key(&plural, &object.namespace, &object.name);
         if state.objects.contains_key(&key) {
@@ -341,8 +361,8 @@ impl Cluster for Fake {
     ) -> Result<Object> {
         let plural = resource.id.to_string();
         let mut state = self.state();
-        if let Some(fault) = state.write_faults.get(&plural) {
-            return Err(fault());
+        if let Some(error) = state.write_fault(&plural) {
+            return Err(error);
         }
         let key = key(&plural, namespace, name);
         let Some(object) = state.objects.get_mut(&key) else {
@@ -370,8 +390,8 @@ impl Cluster for Fake {
         let plural = resource.id.to_string();
         let key = key(&plural, namespace, name);
         let mut state = self.state();
-        if let Some(fault) = state.write_faults.get(&plural) {
-            return Err(fault());
+        if let Some(error) = state.write_fault(&plural) {
+            return Err(error);
         }
         let Some(object) = state.objects.get_mut(&key) else {
             return Err(refused(404, "NotFound", &format!("{plural} {name:?} not found")));

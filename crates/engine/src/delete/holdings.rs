@@ -10,7 +10,7 @@ use bowline_store::{BackupName, BackupStore};
 use serde_json::Value;
 
 use super::csi;
-use crate::restore::action::csi::{CONTENTS, SNAPSHOTS, kind};
+use crate::csi::{CONTENTS, SNAPSHOTS, resource as kind};
 use crate::restore::download::{self, DownloadError};
 
 /// What a backup holds, as far as its files and the cluster say.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bowline_engine::backup::csi::{self, Reach};
 use bowline_engine::backup::{self, Recovery, finalize, replace};
 use bowline_engine::cluster::fake::usual_resources;
-use bowline_engine::cluster::{Change, Cluster as _, Executed, Fake, Query};
+use bowline_engine::cluster::{Change, Cluster as _, Error, Executed, Fake, Query};
 use bowline_engine::journal::{InMemory, Record, recover};
 use bowline_engine::operation::record::Of;
 use bowline_engine::operation::{Kind, Operation, State};
@@ -18,27 +18,30 @@ use bowline_store::backend::Memory;
 use bowline_store::file::{BackupVolumeInfo, CsiSnapshotInfo, Method, Outcome};
 use futures::StreamExt as _;
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use crate::backup::{Run, archive_of, claim, namespace, object, run_of, store_in, take};
 
-const GROUP: &str = "snapshot.storage.k8s.io";
-const SNAPSHOTS: &str = "volumesnapshots.snapshot.storage.k8s.io";
-const CONTENTS: &str = "volumesnapshotcontents.snapshot.storage.k8s.io";
-const GROUPS: &str = "volumegroupsnapshots.groupsnapshot.storage.k8s.io";
-const GROUP_CONTENTS: &str = "volumegroupsnapshotcontents.groupsnapshot.storage.k8s.io";
+pub(crate) const GROUP: &str = "snapshot.storage.k8s.io";
+pub(crate) const SNAPSHOTS: &str = "volumesnapshots.snapshot.storage.k8s.io";
+pub(crate) const CONTENTS: &str = "volumesnapshotcontents.snapshot.storage.k8s.io";
+pub(crate) const GROUPS: &str = "volumegroupsnapshots.groupsnapshot.storage.k8s.io";
+pub(crate) const GROUP_CONTENTS: &str = "volumegroupsnapshotcontents.groupsnapshot.storage.k8s.io";
 const BACKUP: Of<'static> = Of { name: "b1", uid: "3f9f3c1e-0000-4000-8000-000000000001" };
 
 /// The snapshots that a driver has, and what it is to do with which claim.
 #[derive(Default)]
-struct Driver {
+pub(crate) struct Driver {
     calls: Arc<Mutex<Vec<String>>>,
     handles: Mutex<BTreeSet<String>>,
     moods: Mutex<BTreeMap<&'static str, Mood>>,
+    /// Lets go on what waits at it.
+    pub(crate) gate: Notify,
 }
 
 #[derive(Clone, Copy, Default, PartialEq)]
-enum Mood {
+pub(crate) enum Mood {
     /// It takes the snapshot, and is ready at once.
     #[default]
     Good,
@@ -48,6 +51,12 @@ enum Mood {
     Failing,
     /// It says nothing.
     Silent,
+    /// It takes the snapshot when the gate is opened.
+    Gated,
+    /// It takes the snapshot, while somebody deletes the VolumeSnapshot.
+    Leaving,
+    /// It says no to a group, which cannot be written to once after that.
+    Stuck,
 }
 
 impl Driver {
@@ -55,15 +64,15 @@ impl Driver {
         self.calls.lock().unwrap().push(call);
     }
 
-    fn calls(&self) -> Vec<String> {
+    pub(crate) fn calls(&self) -> Vec<String> {
         self.calls.lock().unwrap().clone()
     }
 
-    fn handles(&self) -> Vec<String> {
+    pub(crate) fn handles(&self) -> Vec<String> {
         self.handles.lock().unwrap().iter().cloned().collect()
     }
 
-    fn is(&self, claim: &'static str, mood: Mood) {
+    pub(crate) fn is(&self, claim: &'static str, mood: Mood) {
         self.moods.lock().unwrap().insert(claim, mood);
     }
 
@@ -79,16 +88,24 @@ impl Driver {
         let mood = self.moods.lock().unwrap().get(claim.as_str()).copied().unwrap_or_default();
         let content = format!("snapcontent-{uid}");
         let handle = format!("handle-{name}");
+        if mood == Mood::Gated {
+            self.gate.notified().await;
+        }
+        if mood == Mood::Leaving {
+            let mut leaving = snapshot.clone();
+            leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+            cluster.put(leaving);
+        }
         let status = match mood {
             Mood::Silent => return,
-            Mood::Failing => json!({"error": {"message": "no luck"}}),
-            Mood::Good | Mood::Unready => {
+            Mood::Failing | Mood::Stuck => json!({"error": {"message": "no luck"}}),
+            Mood::Good | Mood::Unready | Mood::Gated | Mood::Leaving => {
                 self.handles.lock().unwrap().insert(handle.clone());
                 json!({
                     "snapshotHandle": handle,
                     "creationTime": 1_700_000_000_000_000_000_i64,
                     "restoreSize": 1 << 30,
-                    "readyToUse": mood == Mood::Good,
+                    "readyToUse": mood != Mood::Unready,
                 })
             }
         };
@@ -122,7 +139,7 @@ fn resources() -> Vec<Resource> {
     with_kinds(usual_resources(), GROUP, "v1", "VolumeSnapshot")
 }
 
-fn with_groups() -> Vec<Resource> {
+pub(crate) fn with_groups() -> Vec<Resource> {
     with_kinds(resources(), "groupsnapshot.storage.k8s.io", "v1beta2", "VolumeGroupSnapshot")
 }
 
@@ -269,6 +286,14 @@ fn control_groups(cluster: &Arc<Fake>, driver: &Arc<Driver>) -> JoinSet<()> {
 fn make_group(cluster: &Fake, driver: &Driver, group: &Value) {
     let (name, uid) = (&group["metadata"]["name"], group["metadata"]["uid"].as_str().unwrap());
     driver.note("group".to_owned());
+    let mood = driver.moods.lock().unwrap().get("group").copied().unwrap_or_default();
+    let status = match mood {
+        Mood::Good => json!({"volumeGroupSnapshotHandle": "group-handle"}),
+        _ => json!({"error": {"message": "no luck"}}),
+    };
+    if mood == Mood::Stuck {
+        cluster.fail_some_writes(GROUPS, 1, || Error::Unreachable("gone for a moment".into()));
+    }
     cluster.put(json!({
         "apiVersion": "groupsnapshot.storage.k8s.io/v1beta2",
         "kind": "VolumeGroupSnapshotContent",
@@ -278,8 +303,11 @@ fn make_group(cluster: &Fake, driver: &Driver, group: &Value) {
             "deletionPolicy": "Delete",
             "volumeGroupSnapshotRef": {"namespace": "shop", "name": name, "uid": uid},
         },
-        "status": {"volumeGroupSnapshotHandle": "group-handle"},
+        "status": status,
     }));
+    if mood != Mood::Good {
+        return;
+    }
     for claim in ["a", "b"] {
         let handle = format!("member-{uid}-{claim}");
         let member = format!("member-{uid}-{claim}-uid");
@@ -329,15 +357,15 @@ fn forget_group(cluster: &Fake, driver: &Driver, group: &Value) {
     }
 }
 
-struct Bench {
-    driver: Arc<Driver>,
-    cluster: Arc<Fake>,
+pub(crate) struct Bench {
+    pub(crate) driver: Arc<Driver>,
+    pub(crate) cluster: Arc<Fake>,
     memory: Memory,
     _controllers: [JoinSet<()>; 2],
 }
 
 impl Bench {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let driver = Arc::new(Driver::default());
         let cluster = cluster(&driver, Fake::new(resources()).with(class("fast")));
         Self::of(driver, cluster)
@@ -352,7 +380,7 @@ impl Bench {
     }
 
     /// Both claims in a volume group, with a class for groups or without.
-    fn grouped(resources: Vec<Resource>, has_class: bool) -> Self {
+    pub(crate) fn grouped(resources: Vec<Resource>, has_class: bool) -> Self {
         let driver = Arc::new(Driver::default());
         let mut fake = Fake::new(resources).with(class("fast"));
         if has_class {
@@ -370,13 +398,13 @@ impl Bench {
         Self::of(driver, cluster)
     }
 
-    fn count(&self, plural: &str) -> usize {
+    pub(crate) fn count(&self, plural: &str) -> usize {
         let resource = self.cluster.resources().resolve(plural).cloned().unwrap();
         let listed = self.cluster.list(&resource, Query::default()).count();
         futures::FutureExt::now_or_never(listed).unwrap()
     }
 
-    async fn run(&self, records: Vec<Record>) -> (backup::Run, Arc<InMemory>) {
+    pub(crate) async fn run(&self, records: Vec<Record>) -> (backup::Run, Arc<InMemory>) {
         let spec = json!({"includeClusterResources": true, "csiSnapshotTimeout": "30s"});
         let mut run = run_of(&self.cluster, spec, store_in(self.memory.clone())).await;
         let journal = Arc::new(InMemory::default());
@@ -385,12 +413,12 @@ impl Bench {
         (run, journal)
     }
 
-    async fn taken(&self) -> Run {
+    pub(crate) async fn taken(&self) -> Run {
         take(self.run(Vec::new()).await.0).await
     }
 
     /// The VolumeSnapshots that are there.
-    fn snapshots(&self) -> Vec<Value> {
+    pub(crate) fn snapshots(&self) -> Vec<Value> {
         let names = self.cluster.creations();
         let made = names.iter().filter(|id| id.resource == "volumesnapshots");
         made.filter_map(|id| self.cluster.object(SNAPSHOTS, &id.namespace, &id.name)).collect()

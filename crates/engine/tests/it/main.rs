@@ -11,6 +11,7 @@ mod backup;
 mod bad_days;
 mod cluster;
 mod csi;
+mod csi_ends;
 mod restore_bad_days;
 mod restore_csi;
 mod restore_volumes;

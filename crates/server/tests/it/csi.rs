@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::csi_restore::an_application_comes_back;
+use crate::csi_restore::{a_group_goes_with_its_backup, an_application_comes_back};
 use crate::operations::{is_over, is_waiting, phase};
 
 pub(crate) const APP: &str = "shop";
@@ -182,7 +182,7 @@ impl Stage {
     }
 
     /// Runs a pod with hooks that stop what it does, and claims.
-    async fn pod(&self, name: &str, claims: &[&str]) {
+    pub(crate) async fn pod(&self, name: &str, claims: &[&str]) {
         let volumes: Vec<Value> = claims
             .iter()
             .map(|claim| json!({"name": claim, "persistentVolumeClaim": {"claimName": claim}}))
@@ -252,6 +252,17 @@ pub(crate) async fn play(
     node: Option<&Node>,
     act: impl AsyncFnOnce(&Stage),
 ) {
+    play_as(plane.client().await.unwrap(), bed, plane, node, act).await;
+}
+
+/// The same, with a server that has the rights of this client.
+pub(crate) async fn play_as(
+    server: Client,
+    bed: &Bed,
+    plane: &ControlPlane,
+    node: Option<&Node>,
+    act: impl AsyncFnOnce(&Stage),
+) {
     crate::bed::listen();
     let client = plane.client().await.unwrap();
     // Without a node there is one more thing to try.
@@ -269,7 +280,7 @@ pub(crate) async fn play(
         ..bowline_server::Options::default()
     };
     let stop = CancellationToken::new();
-    let server = bowline_server::run(client.clone(), options, stop.clone().cancelled_owned());
+    let server = bowline_server::run(server, options, stop.clone().cancelled_owned());
     let work = async {
         let stage = Stage { client: client.clone(), csi, store };
         let locations: Api<bowline_api::BackupStorageLocation> =
@@ -504,6 +515,7 @@ async fn grouped(stage: &Stage) {
     stage.until_no_objects().await;
     assert_eq!(stage.csi.snapshots().unwrap().len(), before.len() + 2, "those of the first");
     stage.csi.set(&Switches::default()).unwrap();
+    a_group_goes_with_its_backup(stage, "group", &before).await;
 }
 
 /// A claim whose driver has no class is told.

@@ -128,6 +128,18 @@ impl Stage {
         .await
     }
 
+    /// Takes a snapshot, or what makes snapshots a group, out of the storage.
+    fn lose(&self, handle: &str) {
+        let folder = self.csi.snapshot(handle);
+        let root = folder.ancestors().nth(3).unwrap();
+        for kind in ["snapshots", "groups"] {
+            let folder = root.join(kind).join(handle);
+            if folder.exists() {
+                std::fs::remove_dir_all(folder).unwrap();
+            }
+        }
+    }
+
     async fn objects(&self, kind: &str) -> Vec<Value> {
         let list = self.api(kind).list(&ListParams::default()).await.unwrap();
         list.items.into_iter().map(|one| serde_json::to_value(one).unwrap()).collect()
@@ -319,13 +331,56 @@ async fn deleted(stage: &Stage) {
 
     stage.csi.set(&Switches::default()).unwrap();
     assert_eq!(stage.delete("ready", "unstuck").await, [""; 0]);
-    assert_eq!(stage.csi.snapshots().unwrap().len(), 2);
+    let left = stage.csi.snapshots().unwrap();
+    assert_eq!(left.len(), 2);
+    // One that is gone from the storage already is no error.
+    stage.lose(&left[0]);
     assert_eq!(stage.delete("db", "all").await, [""; 0]);
     assert_eq!(stage.csi.snapshots().unwrap(), [""; 0]);
     // What restores made stays, and so do the volumes.
     assert!(!stage.objects("VolumeSnapshotContent").await.is_empty());
     let (_, folder) = stage.volume_in("copy", "orders").await;
     assert_eq!(std::fs::read_to_string(folder.join("file")).unwrap(), "before");
+}
+
+/// The snapshots of a group go with their backup, by one call: the driver deletes none of them alone. If it
+/// cannot, the backup stays, and the next try finishes it.
+pub(crate) async fn a_group_goes_with_its_backup(stage: &Stage, backup: &str, before: &[String]) {
+    let infos = stage.infos(backup).await;
+    let handles: Vec<String> =
+        infos.into_values().map(|info| info.csi_snapshot_info.unwrap().snapshot_handle).collect();
+    assert_eq!(stage.csi.groups().unwrap().len(), 1);
+    let fail_delete = vec![handles[0].clone()];
+    stage.csi.set(&Switches { fail_delete, ..Switches::default() }).unwrap();
+    let errors = stage.delete(backup, "group-stuck").await;
+    let [error] = &errors[..] else { panic!("{errors:#?}") };
+    for part in ["group of CSI snapshots", "Failed to delete group snapshot"] {
+        assert!(error.contains(part), "{part} in {error}");
+    }
+    let found = stage.backup(backup, |_| true).await;
+    assert_eq!(phase(&found), "Deleting");
+    assert_eq!(stage.csi.groups().unwrap().len(), 1, "it is there until all of it is deleted");
+
+    stage.csi.set(&Switches::default()).unwrap();
+    assert_eq!(stage.delete(backup, "group-unstuck").await, [""; 0]);
+    assert_eq!(stage.csi.snapshots().unwrap(), before);
+    assert_eq!(stage.csi.groups().unwrap(), [""; 0]);
+    let calls = stage.csi.calls().unwrap();
+    let alone =
+        calls.iter().filter(|call| call.method == "DeleteSnapshot" && handles.contains(&call.id));
+    assert_eq!(alone.count(), 0, "they go together");
+    // One that is gone from the storage already, as after a kill, is no error.
+    stage.save("group-gone", "group").await;
+    for info in stage.infos("group-gone").await.into_values() {
+        let csi = info.csi_snapshot_info.unwrap();
+        stage.lose(&csi.snapshot_handle);
+        stage.lose(&csi.volume_group_snapshot_handle);
+    }
+    assert_eq!(stage.delete("group-gone", "group-gone").await, [""; 0]);
+    // Nothing is left of what was made for the purpose.
+    for kind in ["VolumeSnapshotContent", "VolumeSnapshot"] {
+        assert_eq!(stage.objects(kind).await, [] as [Value; 0]);
+    }
 }
 
 /// An application on a node that went on after its backup, and was destroyed, comes back with what its volumes had

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -12,8 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// groupController takes snapshots of several volumes at a time. Each is a snapshot like any other
-// and may be deleted alone.
+// groupController takes snapshots of several volumes at a time. They are deleted together.
 type groupController struct {
 	csi.UnimplementedGroupControllerServer
 	*controller
@@ -116,6 +116,9 @@ func (g *groupController) DeleteVolumeGroupSnapshot(_ context.Context, request *
 	if err != nil {
 		return nil, err
 	}
+	if !slices.Equal(sorted(request.SnapshotIds), sorted(known.Members)) {
+		return nil, status.Errorf(codes.InvalidArgument, "group %s has the snapshots %v, not %v", request.GroupSnapshotId, known.Members, request.SnapshotIds)
+	}
 	for _, member := range known.Members {
 		if err := g.removeSnapshot(member); err != nil {
 			return nil, err
@@ -123,3 +126,5 @@ func (g *groupController) DeleteVolumeGroupSnapshot(_ context.Context, request *
 	}
 	return &csi.DeleteVolumeGroupSnapshotResponse{}, g.folders.remove(groups, request.GroupSnapshotId)
 }
+
+func sorted(ids []string) []string { return slices.Sorted(slices.Values(ids)) }

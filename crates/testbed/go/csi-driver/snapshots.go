@@ -91,7 +91,12 @@ func (s *switches) isReady(id string, known *about) bool {
 	return age >= milliseconds(s.ReadyAfterMS) && !hits(s.NeverReady, append(known.Names, id)...)
 }
 
+// DeleteSnapshot refuses members of a group, as drivers do: those go with it.
 func (c *controller) DeleteSnapshot(_ context.Context, request *csi.DeleteSnapshotRequest) (*csi.DeleteSnapshotResponse, error) {
+	known, err := c.folders.read(snapshots, request.SnapshotId)
+	if err == nil && known.Group != "" {
+		return nil, status.Errorf(codes.InvalidArgument, "snapshot %s is in the group %s", request.SnapshotId, known.Group)
+	}
 	return &csi.DeleteSnapshotResponse{}, c.removeSnapshot(request.SnapshotId)
 }
 

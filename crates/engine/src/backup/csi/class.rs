@@ -22,8 +22,6 @@ pub struct Class {
     pub name: String,
     /// The driver that it is for.
     pub driver: String,
-    /// What becomes of a snapshot when its VolumeSnapshot is deleted: `Delete` or `Retain`.
-    pub deletion_policy: String,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
     /// Its annotations.
@@ -77,8 +75,6 @@ struct Read {
     metadata: Metadata,
     #[serde(default)]
     driver: String,
-    #[serde(default, rename = "deletionPolicy")]
-    deletion_policy: String,
 }
 
 #[derive(Deserialize)]
@@ -91,11 +87,10 @@ struct Metadata {
 impl Class {
     /// Reads an object.
     pub fn read(json: &[u8]) -> serde_json::Result<Self> {
-        let Read { metadata, driver, deletion_policy } = serde_json::from_slice(json)?;
+        let Read { metadata, driver } = serde_json::from_slice(json)?;
         Ok(Self {
             name: metadata.name,
             driver,
-            deletion_policy,
             labels: metadata.labels.unwrap_or_default(),
             annotations: metadata.annotations.unwrap_or_default(),
         })
@@ -167,7 +162,7 @@ mod tests {
         let marks: BTreeMap<String, String> =
             marks.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
         let (name, driver) = (name.into(), driver.into());
-        Class { name, driver, labels: marks.clone(), annotations: marks, ..Class::default() }
+        Class { name, driver, labels: marks.clone(), annotations: marks }
     }
 
     fn named(key: &str, name: &str) -> BTreeMap<String, String> {

@@ -4,6 +4,8 @@
 //! with its content for each. The group stays until the end of the backup: only through it can its
 //! snapshots be deleted at the driver, all or none.
 
+mod errors;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,25 +14,25 @@ use bowline_api::{annotation, label};
 use bowline_plugin::Item;
 use futures::TryStreamExt as _;
 use serde_json::{Value, json};
-use tokio::sync::watch::Sender;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep};
 
 use super::Api;
 use super::class::Class;
 use super::object::{Content, Snapshot};
 use super::plan::{Plan, Planned};
-use super::sight::GRACE;
 use super::take::Failure;
 use crate::backup::{Context, snapshot};
 use crate::cluster::watch::{self, Waited};
 use crate::cluster::{self, Query};
+use crate::csi::{
+    GROUP_CLASSES, GROUP_CONTENTS, GROUP_OF_GROUPS as GROUP, GROUPS, resource_of_groups,
+};
 use crate::item::Object;
 use crate::point::{self, Point};
-use crate::resource::{GroupResource, Resource, Resources};
+use crate::resource::{Resource, Resources};
 use crate::snapshotter::hashed_object_name;
+use errors::Errors;
 
-/// The API group of VolumeGroupSnapshots.
-const GROUP: &str = "groupsnapshot.storage.k8s.io";
 /// How long the controller may take to make the VolumeSnapshots of a group that its driver has taken.
 const MEMBERS: Duration = Duration::from_mins(1);
 /// The pause between two looks for them; it doubles up to the longest.
@@ -50,11 +52,11 @@ pub(super) struct Kinds {
 impl Kinds {
     /// None if they are not served.
     pub(super) fn of(resources: &Resources) -> Option<Self> {
-        let find = |plural| resources.find(&GroupResource::new(GROUP, plural)).cloned();
+        let find = |plural| resources.find(&resource_of_groups(plural)).cloned();
         Some(Self {
-            groups: find("volumegroupsnapshots")?,
-            contents: find("volumegroupsnapshotcontents")?,
-            classes: find("volumegroupsnapshotclasses")?,
+            groups: find(GROUPS)?,
+            contents: find(GROUP_CONTENTS)?,
+            classes: find(GROUP_CLASSES)?,
         })
     }
 }
@@ -297,43 +299,6 @@ fn is_of(content: &Value, made: &Made) -> bool {
     content["spec"]["volumeGroupSnapshotRef"]["uid"] == made.uid
 }
 
-/// Since when an object says that something is wrong, and what.
-#[derive(Default)]
-struct Errors(Sender<Option<(Instant, String)>>);
-
-impl Errors {
-    /// Takes in what an object says. Returns whether its snapshots are taken.
-    fn note(&self, object: &Value) -> bool {
-        let status = &object["status"];
-        let error = status["error"].as_object().map(|error| {
-            let message = error.get("message").and_then(Value::as_str);
-            message.unwrap_or("no reason is given").to_owned()
-        });
-        self.0.send_modify(|known| {
-            let since = known.as_ref().map_or_else(Instant::now, |(since, _)| *since);
-            *known = error.map(|error| (since, error));
-        });
-        status["volumeGroupSnapshotHandle"].as_str().is_some_and(|handle| !handle.is_empty())
-    }
-
-    /// What is wrong, once that has been so for a while.
-    async fn lasting(&self) -> String {
-        let mut told = self.0.subscribe();
-        loop {
-            let known = told.borrow_and_update().clone();
-            // The sender is in `self`.
-            match known {
-                Some((since, error)) => {
-                    if timeout_at(since + GRACE, told.changed()).await.is_err() {
-                        return error;
-                    }
-                }
-                None => drop(told.changed().await),
-            }
-        }
-    }
-}
-
 /// The snapshots of a group.
 #[derive(Default)]
 pub(super) struct Members {
@@ -394,65 +359,4 @@ async fn look(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_class_of_a_group_is_named_labelled_or_the_only_one() {
-        let class = |name: &str, driver: &str, labels: &[(&str, &str)]| Class {
-            name: name.into(),
-            driver: driver.into(),
-            labels: labels.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect(),
-            ..Class::default()
-        };
-        let named = |key: &str, name: &str| BTreeMap::from([(key.to_owned(), name.to_owned())]);
-        let none = BTreeMap::new;
-        let label = [("velero.io/csi-volumegroupsnapshot-class", "true")];
-        let all = [class("a", "d.io", &[]), class("b", "d.io", &label), class("x", "x.io", &label)];
-        let of_claim = |name| named("velero.io/csi-volume-group-snapshot-class", name);
-        let of_backup = |name| named("velero.io/csi-volumegroupsnapshot-class_d.io", name);
-        for (claim, backup, classes, chosen) in [
-            (of_claim("a"), of_backup("b"), &all[..], Some("a")),
-            (none(), of_backup("a"), &all[..], Some("a")),
-            (of_claim("x"), none(), &all[..], None),
-            (none(), none(), &all[..], Some("b")),
-            (none(), none(), &all[..1], Some("a")),
-            (none(), none(), &all[2..], None),
-        ] {
-            assert_eq!(choose("d.io", &claim, &backup, classes).ok().as_deref(), chosen);
-        }
-        let two = [class("a", "d.io", &label), class("b", "d.io", &label)];
-        assert!(choose("d.io", &none(), &none(), &two).unwrap_err().contains("several"));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_group_is_taken_when_it_has_a_handle_and_an_error_counts_after_a_while() {
-        let errors = Errors::default();
-        assert!(!errors.note(&json!({})));
-        assert!(errors.note(&json!({"status": {"volumeGroupSnapshotHandle": "g"}})));
-        let failing = |message: &str| json!({"status": {"error": {"message": message}}});
-        let begun = Instant::now();
-        assert!(!errors.note(&failing("no")));
-        let later = async {
-            sleep(GRACE / 2).await;
-            assert!(!errors.note(&failing("still no")));
-        };
-        // Nothing changes at its end.
-        let (error, ()) = tokio::join!(errors.lasting(), later);
-        assert_eq!((error.as_str(), begun.elapsed()), ("still no", GRACE));
-        assert!(!errors.note(&json!({"status": {}})));
-        assert!(!errors.note(&failing("no")));
-        assert_eq!(errors.lasting().await, "no");
-        assert_eq!(begun.elapsed(), GRACE * 2, "it counts from anew");
-    }
-
-    #[test]
-    fn a_group_takes_only_what_is_wanted() {
-        let names = |all: &[&str]| all.iter().map(|name| (*name).to_owned()).collect();
-        let check = |wanted, labelled| only_these(&names(wanted), &names(labelled));
-        assert_eq!(check(&["a", "b"], &["a", "b"]), Ok(()));
-        let more = check(&["a"], &["a", "b", "c", "d", "e", "f", "g"]).unwrap_err();
-        assert!(more.ends_with("label: b, c, d, e, f and 1 more"), "{more}");
-        assert!(check(&["a", "b"], &["a"]).unwrap_err().contains("b has lost the label"));
-    }
-}
+mod tests;

@@ -8,77 +8,30 @@
 //! Names come from the journal, or from files in the bucket, which others may write to: so only objects
 //! are touched that carry the labels of the backup, and contents that are bound to one of those.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod many;
+mod target;
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_plugin::ResourceIdentifier;
-use futures::future::BoxFuture;
-use futures::{FutureExt as _, StreamExt as _, TryStreamExt as _};
+use futures::TryStreamExt as _;
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 use super::group::Kinds;
 use super::object::{self, CONTENTS, Content, SNAPSHOTS, Snapshot};
-use super::{Record, is_of_csi};
 use crate::cluster::{Cluster, Door, Error, Query};
 use crate::operation::record::Of;
-use crate::operation::{Operation, State};
 use crate::point::{self, Point};
-use crate::report::Report;
 use crate::resource::{Resource, Resources};
+pub use many::{discard, discard_or_tell, release, retain};
+pub use target::{Target, targets};
 
-/// How many snapshots are seen to at a time.
-const AT_ONCE: usize = 16;
 /// How long a snapshot may take to go.
 const LIMIT: Duration = Duration::from_secs(30);
 /// The pause between two looks whether it is gone; it doubles up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-
-/// A VolumeSnapshot of a backup, or a group of them.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Target {
-    /// Its namespace.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
-    /// Whether it is a VolumeGroupSnapshot.
-    pub is_group: bool,
-}
-
-impl Target {
-    fn id(&self) -> ResourceIdentifier {
-        object::id(SNAPSHOTS, &self.namespace, &self.name)
-    }
-
-    /// The VolumeSnapshot that an operation waits for; none if it is another kind of operation.
-    pub fn of_operation(operation: &Operation) -> Option<Self> {
-        let item = &operation.item;
-        let is_meant = is_of_csi(operation) && item.resource == SNAPSHOTS;
-        let (namespace, name) = (item.namespace.clone(), item.name.clone());
-        is_meant.then_some(Self { namespace, name, is_group: false })
-    }
-}
-
-impl From<&Record> for Target {
-    fn from(record: &Record) -> Self {
-        let (namespace, name) = (record.namespace.clone(), record.name.clone());
-        Self { namespace, name, is_group: false }
-    }
-}
-
-/// The snapshots of operations that have succeeded, and of those that have not.
-pub fn targets(operations: &[Operation]) -> (Vec<Target>, Vec<Target>) {
-    let (mut kept, mut failed) = (Vec::new(), Vec::new());
-    for operation in operations {
-        if let Some(target) = Target::of_operation(operation) {
-            let is_kept = operation.state == State::Completed;
-            if is_kept { kept.push(target) } else { failed.push(target) }
-        }
-    }
-    (kept, failed)
-}
 
 /// The resources of the snapshot API, and whose objects are touched.
 pub struct Reach<'a> {
@@ -393,145 +346,8 @@ impl From<Error> for Unkept {
     }
 }
 
-/// Sees to it that snapshots outlive their objects. What cannot be is told: such a snapshot would be lost
-/// with its VolumeSnapshot. Returns those that are lost already, with the reason.
-pub async fn retain(
-    reach: &Reach<'_>,
-    targets: &[Target],
-    report: &Report,
-) -> Vec<(Target, String)> {
-    let mut all = Vec::new();
-    for target in targets {
-        all.push(async move { (target, reach.retain(target).await) }.boxed());
-    }
-    let mut all = futures::stream::iter(all).buffer_unordered(AT_ONCE);
-    let mut lost = Vec::new();
-    while let Some((target, kept)) = all.next().await {
-        match kept {
-            Ok(()) => {}
-            Err(Unkept::Lost(reason)) => lost.push((target.clone(), reason)),
-            Err(Unkept::AtRisk(reason)) => {
-                let text = format!("the snapshot may go when its VolumeSnapshot does: {reason}");
-                report.error(&target.id(), text);
-            }
-        }
-    }
-    lost
-}
-
-/// Removes the objects of snapshots that are kept. Returns those that it could not, with the reason.
-pub async fn release(reach: &Reach<'_>, targets: &[Target]) -> Vec<(Target, String)> {
-    let mut reads = Vec::new();
-    for target in targets {
-        reads.push(async move { (target, reach.hold(target).await) }.boxed());
-    }
-    let mut reads = futures::stream::iter(reads).buffer_unordered(AT_ONCE);
-    let (mut kept, mut groups, mut left) = (Vec::new(), BTreeSet::new(), Vec::new());
-    while let Some((target, read)) = reads.next().await {
-        match read {
-            Ok(Some(held)) => {
-                if let Some(group) = held.snapshot.group() {
-                    let (namespace, name) = (target.namespace.clone(), group.to_owned());
-                    groups.insert(Target { namespace, name, is_group: true });
-                }
-                kept.push((target, held));
-            }
-            Ok(None) => {}
-            Err(reason) => left.push((target.clone(), reason)),
-        }
-    }
-    // A group deletes its VolumeSnapshots; that harms nobody when all of them are held.
-    if left.is_empty() {
-        for group in &groups {
-            if let Err(reason) = reach.remove_group(group, "Retain").await {
-                left.push((group.clone(), reason));
-            }
-        }
-    }
-    let mut all = Vec::new();
-    for (target, held) in &kept {
-        all.push(named(target, reach.let_go(held).boxed()));
-    }
-    left.extend(side_by_side(all).await);
-    left
-}
-
-/// Deletes snapshots, at their drivers too. Returns those that it could not, with the reason.
-pub async fn discard(reach: &Reach<'_>, targets: &[Target]) -> Vec<(Target, String)> {
-    let (mut alone, mut grouped, mut left) = (Vec::new(), BTreeMap::new(), Vec::new());
-    let (groups, snapshots): (Vec<_>, Vec<_>) = targets.iter().partition(|one| one.is_group);
-    for group in groups {
-        grouped.insert(group.clone(), (None, Vec::new()));
-    }
-    let mut reads = Vec::new();
-    for target in snapshots {
-        reads.push(async move { (target, reach.snapshot(target).await) }.boxed());
-    }
-    // All of them first: a group takes its VolumeSnapshots with it.
-    let mut reads = futures::stream::iter(reads).buffer_unordered(AT_ONCE);
-    while let Some((target, read)) = reads.next().await {
-        match read {
-            Ok(Some(snapshot)) => match snapshot.group().map(str::to_owned) {
-                Some(name) => {
-                    let group = Target { name, is_group: true, ..target.clone() };
-                    let wanted = || (Some(targets), Vec::new());
-                    grouped.entry(group).or_insert_with(wanted).1.push(target.clone());
-                }
-                None => alone.push((target, snapshot)),
-            },
-            Ok(None) => {}
-            Err(error) => left.push((target.clone(), error.to_string())),
-        }
-    }
-    let mut all = Vec::new();
-    for (target, snapshot) in &alone {
-        all.push(named(target, reach.discard(snapshot).boxed()));
-    }
-    for (group, (wanted, _)) in &grouped {
-        all.push(named(group, reach.discard_group(group, *wanted).boxed()));
-    }
-    for (target, reason) in side_by_side(all).await {
-        match grouped.get(&target) {
-            // It is told of each.
-            Some((_, members)) if !members.is_empty() => {
-                left.extend(members.iter().map(|member| (member.clone(), reason.clone())));
-            }
-            _ => left.push((target, reason)),
-        }
-    }
-    left
-}
-
-/// The same; what could not be deleted is told.
-pub async fn discard_or_tell(
-    reach: &Reach<'_>,
-    targets: &[Target],
-    report: &Report,
-) -> Vec<Target> {
-    let left = discard(reach, targets).await;
-    for (target, reason) in &left {
-        let text = format!("the snapshot could not be deleted, and is left over: {reason}");
-        report.error(&target.id(), text);
-    }
-    left.into_iter().map(|(target, _)| target).collect()
-}
-
 /// A snapshot that is kept, and its objects.
 struct Held {
     snapshot: Snapshot,
     content: Option<Content>,
-}
-
-type Failure = Option<(Target, String)>;
-
-fn named<'a>(
-    target: &'a Target,
-    work: BoxFuture<'a, Result<(), String>>,
-) -> BoxFuture<'a, Failure> {
-    async move { work.await.err().map(|reason| (target.clone(), reason)) }.boxed()
-}
-
-async fn side_by_side(all: Vec<BoxFuture<'_, Failure>>) -> Vec<(Target, String)> {
-    let left: Vec<_> = futures::stream::iter(all).buffer_unordered(AT_ONCE).collect().await;
-    left.into_iter().flatten().collect()
 }

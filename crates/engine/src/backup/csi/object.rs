@@ -3,41 +3,21 @@
 use std::collections::BTreeMap;
 
 use bowline_api::{annotation, label};
-use bowline_plugin::{InvalidItem, Item, ResourceIdentifier};
+use bowline_plugin::{InvalidItem, Item};
 use jiff::Timestamp;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::Record;
+pub(super) use crate::csi::{
+    CLASSES, CONTENTS, GROUP, SNAPSHOTS, being_deleted, id, policy, resource,
+};
 use crate::operation::record::Of;
-use crate::resource::GroupResource;
-
-/// The API group of VolumeSnapshots.
-pub(super) const GROUP: &str = "snapshot.storage.k8s.io";
-/// The plural names.
-pub(super) const SNAPSHOTS: &str = "volumesnapshots";
-pub(super) const CONTENTS: &str = "volumesnapshotcontents";
-pub(super) const CLASSES: &str = "volumesnapshotclasses";
 
 /// The longest name that fits into a label, as the name of a VolumeSnapshot must.
 const LONGEST: usize = 63;
 /// How many digits tell snapshots of the same claim apart.
 const DIGITS: usize = 10;
-
-/// A resource of the snapshot API.
-pub(super) fn resource(plural: &str) -> GroupResource {
-    GroupResource::new(GROUP, plural)
-}
-
-/// An object of the snapshot API.
-pub(super) fn id(plural: &str, namespace: &str, name: &str) -> ResourceIdentifier {
-    ResourceIdentifier {
-        group: GROUP.to_owned(),
-        resource: plural.to_owned(),
-        namespace: namespace.to_owned(),
-        name: name.to_owned(),
-    }
-}
 
 /// The name of the VolumeSnapshot of a claim. It begins as Velero's do, and is known before it is made.
 pub(super) fn name(claim: &str, request: &str) -> String {
@@ -298,119 +278,5 @@ impl Content {
     }
 }
 
-/// A change of the policy that says what becomes of a snapshot with its content.
-pub(super) fn policy(policy: &str) -> Value {
-    json!({ "spec": { "deletionPolicy": policy } })
-}
-
-/// The mark by which the controller tells the snapshotter that a content may go.
-pub(super) fn being_deleted() -> Value {
-    let mark = "snapshot.storage.kubernetes.io/volumesnapshot-being-deleted";
-    json!({ "metadata": { "annotations": { mark: "yes" } } })
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_begin_as_veleros_do_and_fit_into_a_label() {
-        let request = "0123456789abcdef";
-        assert_eq!(name("data", request), "velero-data-0123456789");
-        let long = name(&"x".repeat(253), request);
-        assert_eq!(long.len(), LONGEST);
-        assert!(long.starts_with("velero-xxx") && long.ends_with("x0123456789"), "{long}");
-        assert_ne!(name("data", request), name("data", "1123456789abcdef"));
-    }
-
-    #[test]
-    fn amounts_of_bytes_are_written_in_the_largest_unit_that_divides_them() {
-        for (bytes, text) in [
-            (0, "0"),
-            (1023, "1023"),
-            (1024, "1Ki"),
-            (1500, "1500"),
-            (10 << 20, "10Mi"),
-            (3 << 30, "3Gi"),
-            ((1 << 30) + (1 << 20), "1025Mi"),
-            (1 << 60, "1Ei"),
-        ] {
-            assert_eq!(quantity(bytes), text);
-        }
-    }
-
-    #[test]
-    fn a_snapshot_is_made_as_velero_makes_it() {
-        let record = Record {
-            namespace: "shop".into(),
-            claim: "data".into(),
-            name: "velero-data-1".into(),
-            class: "fast".into(),
-            ..Record::default()
-        };
-        let labels = BTreeMap::from([("app".to_owned(), "db".to_owned())]);
-        let made = snapshot(&record, &labels, "nightly", "u-1").unwrap();
-        let expected = json!({
-            "apiVersion": "snapshot.storage.k8s.io/v1",
-            "kind": "VolumeSnapshot",
-            "metadata": {
-                "name": "velero-data-1",
-                "namespace": "shop",
-                "labels": {
-                    "app": "db",
-                    "velero.io/backup-name": "nightly",
-                    "velero.io/backup-uid": "u-1",
-                },
-            },
-            "spec": {
-                "source": {"persistentVolumeClaimName": "data"},
-                "volumeSnapshotClassName": "fast",
-            },
-        });
-        assert_eq!(made.parse::<Value>().unwrap(), expected);
-        let read = Snapshot::read(&made).unwrap();
-        let of = |name, uid| Of { name, uid };
-        assert!(read.is_of(of("nightly", "u-1")) && !read.is_of(of("nightly", "u-2")));
-        assert!(!Snapshot::default().is_of(of("", "")));
-        let labels = BTreeMap::from([("velero.io/backup-name".to_owned(), "nightly".to_owned())]);
-        let metadata = Metadata { labels: Some(labels), ..Metadata::default() };
-        let by_velero = Snapshot { metadata, ..Snapshot::default() };
-        assert!(by_velero.is_of(of("nightly", "u-3")) && !by_velero.is_of(of("other", "u-3")));
-    }
-
-    #[test]
-    fn what_is_known_of_a_content_goes_into_the_record_and_from_there_into_annotations() {
-        let content = json!({
-            "apiVersion": "snapshot.storage.k8s.io/v1",
-            "kind": "VolumeSnapshotContent",
-            "metadata": {"name": "snapcontent-1", "uid": "c"},
-            "spec": {
-                "driver": "d.io",
-                "deletionPolicy": "Delete",
-                "volumeSnapshotRef": {"namespace": "shop", "name": "vs", "uid": "v"},
-            },
-            "status": {
-                "snapshotHandle": "snap-1",
-                "creationTime": 1_700_000_000_000_000_000_i64,
-                "restoreSize": 1 << 30,
-                "readyToUse": false,
-            },
-        });
-        let content = Content::read(&Item::from_object(&content).unwrap()).unwrap();
-        let mut record = Record::default();
-        content.note_in(&mut record);
-        assert_eq!(record.created.unwrap().as_second(), 1_700_000_000);
-        assert!(!record.is_ready && content.handle() == Some("snap-1"));
-        let told: Vec<(String, String)> = annotations(&record).into_iter().collect();
-        let told: Vec<(&str, &str)> = told.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
-        assert_eq!(
-            told,
-            [
-                ("velero.io/csi-driver-name", "d.io"),
-                ("velero.io/csi-volumesnapshot-handle", "snap-1"),
-                ("velero.io/csi-volumesnapshot-restore-size", "1Gi"),
-                ("velero.io/csi-vsc-deletion-policy", "Delete"),
-            ]
-        );
-    }
-}
+mod tests;

@@ -30,6 +30,13 @@ pub(in crate::backup) struct Planned {
     pub(super) group: Option<String>,
 }
 
+impl Planned {
+    /// Whether a driver is asked, so that the claim is stored when its snapshot is taken.
+    fn is_to_be_taken(&self) -> bool {
+        matches!(self.plan, Plan::Ready(_) | Plan::Grouped(_))
+    }
+}
+
 pub(super) enum Plan {
     /// By this VolumeSnapshot.
     Ready(Item),
@@ -75,16 +82,49 @@ pub(in crate::backup) async fn prepare<'a>(
         }
         // Judged once, here: whoever meets the claim later knows less of its pods.
         if object.resource.is_core("persistentvolumeclaims")
-            && context.csi.claim(&object.namespace, &object.name)
+            && context.csi.take_off(&object.namespace, &object.name)
             && let Ok(claim) = object.item.parse::<Claim>()
         {
             claims.insert((object.namespace.clone(), object.name.clone()), claim);
         }
     }
+    let all: Vec<Key> = claims.keys().cloned().collect();
+    let planned = plan_all(context, &seen, claims, &volumes).await;
+    // The others are stored as they are, whoever comes to them.
+    let waits = |(namespace, name): &&Key| {
+        let mut taken = planned.iter().filter(|one| one.is_to_be_taken());
+        taken.any(|one| one.record.namespace == *namespace && one.record.claim == *name)
+    };
+    for (namespace, name) in all.iter().filter(|key| !waits(key)) {
+        context.csi.land(namespace, name);
+    }
+    planned
+}
+
+/// The same for a claim that an action has brought in, and that is visited by who asks. Nothing is done for
+/// other items.
+pub(in crate::backup) async fn prepare_one(context: &Context, object: &Object) -> Vec<Planned> {
+    let seen = Volumes::default();
+    seen.note(object);
+    let is_claim = object.resource.is_core("persistentvolumeclaims");
+    let Some(claim) = object.item.parse::<Claim>().ok().filter(|_| is_claim) else {
+        return Vec::new();
+    };
+    let key = (object.namespace.clone(), object.name.clone());
+    plan_all(context, &seen, HashMap::from([(key, claim)]), &HashSet::new()).await
+}
+
+/// What is to be done for claims.
+async fn plan_all(
+    context: &Context,
+    seen: &Volumes,
+    mut claims: HashMap<Key, Claim>,
+    volumes: &HashSet<String>,
+) -> Vec<Planned> {
     if claims.is_empty() {
         return Vec::new();
     }
-    read_volumes(context, &seen, &claims, &volumes).await;
+    read_volumes(context, seen, &claims, volumes).await;
     let mut planned = Vec::new();
     for wanted in seen.to_snapshot_by_csi(&context.wishes()) {
         let key = (wanted.namespace.clone(), wanted.claim.clone());
@@ -221,7 +261,7 @@ pub(in crate::backup) fn intents(planned: &[Planned]) -> Vec<Intent> {
 
 /// The claims that are visited when their snapshots are taken.
 pub(in crate::backup) fn claims(planned: &[Planned]) -> HashSet<ResourceIdentifier> {
-    let ready = planned.iter().filter(|one| matches!(one.plan, Plan::Ready(_) | Plan::Grouped(_)));
+    let ready = planned.iter().filter(|one| one.is_to_be_taken());
     ready.map(|one| one.record.claim_id()).collect()
 }
 

@@ -50,6 +50,9 @@ pub struct Record {
     /// Why there is none, if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
+    /// The VolumeGroupSnapshot that was made for it, failed, and could not be taken away.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub left_group: String,
 }
 
 impl Record {
@@ -78,6 +81,25 @@ impl Record {
     pub(super) fn begin(&mut self) {
         let now = object::rfc3339(Timestamp::now());
         self.operation = format!("{}/{}/{now}", self.namespace, self.name);
+    }
+
+    /// What there may be of it in the cluster. Of one that failed there is only what could not be taken
+    /// away.
+    pub(super) fn target(&self) -> Option<Target> {
+        let (name, is_group) = match (self.name.as_str(), self.left_group.as_str()) {
+            ("", "") => return None,
+            ("", group) => (group, true),
+            (name, _) => (name, false),
+        };
+        Some(Target { namespace: self.namespace.clone(), name: name.to_owned(), is_group })
+    }
+
+    /// Forgets what was taken away.
+    pub(super) fn forget(&mut self) {
+        let Self { name, content, operation, handle, left_group, .. } = self;
+        for gone in [name, content, operation, handle, left_group] {
+            gone.clear();
+        }
     }
 
     pub(super) fn key(&self) -> Key {

@@ -1,25 +1,35 @@
 //! The window: VolumeSnapshots are made, and awaited until their point in time is fixed. And what follows it:
 //! those that were taken are marked for restores, those that were not are taken away.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
 
 use bowline_api::label;
 use bowline_plugin::Item;
 use futures::future::{BoxFuture, join, join_all};
 use futures::{FutureExt as _, StreamExt as _};
-use serde_json::json;
+use serde_json::{Value, json};
+use tokio::time::sleep;
 
 use super::group::{self, Made};
 use super::leave::{self, Target};
 use super::object::{self, Snapshot};
 use super::plan::{Plan, Planned};
 use super::record::Record;
-use super::{AT_ONCE, Api, NO_API, reach, tell_left};
+use super::{AT_ONCE, Api, NO_API, reach};
 use crate::backup::Context;
 use crate::backup::item::Sink;
 use crate::backup::volume::Snapshotted;
 use crate::cluster::{self, Door};
+use crate::item::Object;
 use crate::point::{self, Point};
+use crate::resource::Resource;
+
+/// How often an object is marked, if what is in the way may pass.
+const MARK_TRIES: u32 = 5;
+/// The pause after the first time; it doubles each time.
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
 
 /// A snapshot that was asked for.
 pub(in crate::backup) struct Tried {
@@ -30,6 +40,15 @@ pub(in crate::backup) struct Tried {
     group: Option<Target>,
     /// The same, if it was taken.
     made: Option<Made>,
+}
+
+impl Tried {
+    /// What there may be of one that failed, if there may be anything.
+    fn left(&self) -> Option<Target> {
+        let Record { namespace, name, .. } = &self.record;
+        let alone = || Target { namespace: namespace.clone(), name: name.clone(), is_group: false };
+        self.is_made.then(|| self.group.clone().unwrap_or_else(alone))
+    }
 }
 
 /// Takes the snapshots of all claims of a block side by side, and waits until the point in time of each is
@@ -158,19 +177,33 @@ fn lost(record: &Record, reason: &str) -> String {
 }
 
 /// Writes down what is to be known of the snapshots of a block, when nobody is frozen any more. Those that
-/// failed are taken away.
+/// failed are taken away, a group once for all its claims.
 pub(in crate::backup) async fn finish(context: &Context, tried: Vec<Tried>, sink: &Sink<'_>) {
     let tried = with_members(context, tried).await;
+    let (failed, taken): (Vec<_>, Vec<_>) =
+        tried.into_iter().partition(|one| one.record.failure.is_some());
+    let doomed: BTreeSet<Target> = failed.iter().filter_map(Tried::left).collect();
+    let doomed: Vec<Target> = doomed.into_iter().collect();
     let mut all: Vec<BoxFuture<'_, ()>> = Vec::new();
-    for Tried { record, is_made, group, .. } in tried {
-        all.push(if record.failure.is_some() {
-            let left = group.unwrap_or_else(|| Target::from(&record));
-            finish_failed(context, record, is_made.then_some(left), sink).boxed()
-        } else {
-            finish_taken(context, record, sink).boxed()
-        });
+    for one in taken {
+        all.push(finish_taken(context, one.record, sink).boxed());
     }
-    futures::stream::iter(all).buffer_unordered(AT_ONCE).collect::<()>().await;
+    let taken = futures::stream::iter(all).buffer_unordered(AT_ONCE).collect::<()>();
+    let (left, ()) = join(discard(context, &doomed), taken).await;
+    for one in failed {
+        finish_failed(context, one, &left, sink);
+    }
+}
+
+/// Takes away what was made for claims whose snapshots failed. Returns what it could not.
+async fn discard(context: &Context, doomed: &[Target]) -> Vec<Target> {
+    let Some(reach) = reach(context).filter(|_| !doomed.is_empty()) else { return Vec::new() };
+    let mut left = Vec::new();
+    for (target, reason) in leave::discard(&reach, doomed).await {
+        tracing::warn!("{target} of a snapshot that failed is left for now: {reason}");
+        left.push(target);
+    }
+    left
 }
 
 /// The same, with what is known of the snapshots of groups now.
@@ -210,22 +243,21 @@ async fn with_members(context: &Context, tried: Vec<Tried>) -> Vec<Tried> {
     all
 }
 
-async fn finish_failed(context: &Context, record: Record, left: Option<Target>, sink: &Sink<'_>) {
-    let (id, report) = (record.claim_id(), sink.report(context));
+/// Tells of a snapshot that failed. What could not be taken away is tried again at the end.
+fn finish_failed(context: &Context, tried: Tried, left: &[Target], sink: &Sink<'_>) {
+    let still = tried.left().filter(|target| left.contains(target));
+    let mut record = tried.record;
     let reason = record.failure.clone().unwrap_or_default();
     let text = format!("{} could not snapshot it: {reason}", record.driver);
-    report.error(&id, lost(&record, &text));
-    if let Some(left) = left
-        && let Some(reach) = reach(context)
-    {
-        for (target, reason) in leave::discard(&reach, &[left]).await {
-            tell_left(report, &id, &target, &reason);
+    sink.report(context).error(&record.claim_id(), lost(&record, &text));
+    match still {
+        // What is gone has no names.
+        None => record.forget(),
+        Some(group) if group.is_group => {
+            record.forget();
+            record.left_group = group.name;
         }
-    }
-    // What is gone has no names.
-    let mut record = record;
-    for name in [&mut record.name, &mut record.content, &mut record.operation] {
-        name.clear();
+        Some(_) => {}
     }
     let volume = record.volume.clone();
     sink.snapshotted(context, &volume, Snapshotted::Csi(Box::new(record)));
@@ -235,25 +267,7 @@ async fn finish_taken(context: &Context, record: Record, sink: &Sink<'_>) {
     let Record { volume, name, driver, handle, .. } = &record;
     tracing::info!(volume, snapshot = name, driver, handle, "a CSI snapshot was taken");
     if let Some(api) = Api::of(context) {
-        let backup = label::value(context.request.name.as_str());
-        let labels = json!({ "metadata": { "labels": { label::BACKUP_NAME: backup } } });
-        // Those of a group have no labels of ours yet.
-        let uid = context.request.uid.as_str();
-        let marks = json!({ "metadata": {
-            "labels": { label::BACKUP_NAME: label::value(context.request.name.as_str()), label::BACKUP_UID: uid },
-            "annotations": object::annotations(&record),
-        } });
-        let cluster = &context.cluster;
-        let of_driver = cluster.patch(&api.contents, "", &record.content, Door::Whole, &labels);
-        let snapshot = cluster.patch(&api.snapshots, &record.namespace, name, Door::Whole, &marks);
-        let (of_driver, snapshot) = join(of_driver, snapshot).await;
-        // They need not be read again. Those that could not be marked are stored as they should be.
-        for marked in [of_driver, snapshot] {
-            match marked {
-                Ok(object) => sink.add_member(object),
-                Err(error) => tracing::warn!(snapshot = name, "it cannot be marked: {error}"),
-            }
-        }
+        mark_all(context, &api, &record, sink).await;
         if let Some(Ok(classes)) = context.csi.classes.get()
             && let Some((_, class)) = classes.iter().find(|(class, _)| class.name == record.class)
         {
@@ -263,4 +277,74 @@ async fn finish_taken(context: &Context, record: Record, sink: &Sink<'_>) {
     context.csi.taken.add(record.clone());
     sink.snapshotted(context, &record.volume, Snapshotted::Csi(Box::new(record.clone())));
     point::pass(Point::CsiSnapshotNoted);
+}
+
+/// Marks a VolumeSnapshot and its content as those of the backup. They need not be read again then; where that
+/// cannot be done, they are stored as they should be.
+async fn mark_all(context: &Context, api: &Api, record: &Record, sink: &Sink<'_>) {
+    let Record { namespace, name, content, .. } = record;
+    let (backup, uid) = (context.request.name.as_str(), context.request.uid.as_str());
+    let labels = json!({ "metadata": { "labels": { label::BACKUP_NAME: label::value(backup) } } });
+    // Those of a group have no labels of ours yet.
+    let marks = json!({ "metadata": {
+        "labels": { label::BACKUP_NAME: label::value(backup), label::BACKUP_UID: uid },
+        "annotations": object::annotations(record),
+    } });
+    let of_driver = mark(context, &api.contents, ("", content), &labels);
+    let snapshot = mark(context, &api.snapshots, (namespace, name), &marks);
+    let (of_driver, snapshot) = join(of_driver, snapshot).await;
+    let (id, report) = (record.claim_id(), sink.report(context));
+    match snapshot {
+        Ok(object) => sink.add_member(object),
+        // By its labels it is known whose it is; one that was made for the claim has them from the start.
+        Err(error) if !record.group_handle.is_empty() => {
+            let text = format!(
+                "its VolumeSnapshot {name} cannot be labelled, so that its snapshot cannot be kept \
+                 when the backup is over: {error}"
+            );
+            report.error(&id, text);
+        }
+        Err(error) => {
+            report.warning(&id, format!("its VolumeSnapshot {name} cannot be marked: {error}"));
+        }
+    }
+    match of_driver {
+        Ok(object) => sink.add_member(object),
+        Err(error) => {
+            let text = format!("its VolumeSnapshotContent {content} cannot be labelled: {error}");
+            report.warning(&id, text);
+        }
+    }
+}
+
+/// Changes an object. What may pass is tried again a few times.
+async fn mark(
+    context: &Context,
+    resource: &Arc<Resource>,
+    (namespace, name): (&str, &str),
+    change: &Value,
+) -> Result<Object, cluster::Error> {
+    let mut pause = FIRST_PAUSE;
+    for _ in 1..MARK_TRIES {
+        match context.cluster.patch(resource, namespace, name, Door::Whole, change).await {
+            Err(error) if may_pass(&error) && !context.is_over() => {
+                tracing::debug!(name, "it is marked again: {error}");
+                sleep(pause).await;
+                pause *= 2;
+            }
+            marked => return marked,
+        }
+    }
+    context.cluster.patch(resource, namespace, name, Door::Whole, change).await
+}
+
+/// Whether what is in the way may pass by itself.
+fn may_pass(error: &cluster::Error) -> bool {
+    match error {
+        cluster::Error::Unreachable(_) | cluster::Error::Silent(_) => true,
+        cluster::Error::Refused { code, .. } => {
+            *code >= 500 || error.is_busy() || error.is_conflict()
+        }
+        _ => false,
+    }
 }

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::super::Holdings;
 use super::text;
+use crate::csi::{BEING_CREATED, BEING_DELETED};
 
 /// A CSI snapshot that is to be deleted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,8 +27,12 @@ pub struct Content {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// What the annotations begin with that controllers write while they work on a content.
-const UNDER_WAY: &str = "snapshot.storage.kubernetes.io/volumesnapshot-being-";
+/// What the annotations begin with that a deletion may need.
+const OF_DRIVERS: [&str; 3] = [
+    "snapshot.storage.kubernetes.io/",
+    "groupsnapshot.storage.kubernetes.io/",
+    "csi.storage.k8s.io/",
+];
 
 /// Where the controller notes the group of a content before its status says so.
 const OF_GROUP: &str =
@@ -110,9 +115,8 @@ fn read(stored: &Value) -> Content {
     let annotations = stored.pointer("/metadata/annotations").and_then(Value::as_object);
     let annotations = annotations.into_iter().flatten();
     let of_controllers = annotations.filter(|(key, _)| {
-        let is_of_drivers = key.starts_with("snapshot.storage.kubernetes.io/")
-            || key.starts_with("csi.storage.k8s.io/");
-        is_of_drivers && !key.starts_with(UNDER_WAY)
+        let is_of_drivers = OF_DRIVERS.iter().any(|prefix| key.starts_with(prefix));
+        is_of_drivers && ![BEING_CREATED, BEING_DELETED].contains(&key.as_str())
     });
     Content {
         name: text(stored, "/metadata/name").to_owned(),

@@ -1,13 +1,22 @@
+use std::sync::Mutex;
+use std::time::Duration;
+
 use bowline_store::backend::Memory;
 use bowline_store::{BackupName, BackupStore, Prefix};
+use serde_json::json;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::super::{Deadlines, Ended, Files, Opened, Plan, data};
+use super::deletion::TRIES;
+use super::sight::{ATTEMPT, FIRST_NUDGE};
 use super::*;
-use crate::cluster::{Fake, fake};
+use crate::cluster::{Change, Door, Fake, Query, fake};
+use crate::csi::{BEING_DELETED, GROUP_DELETION_SECRET};
 use crate::resource::GroupResource;
 
 const PLURAL: &str = "volumesnapshotcontents.snapshot.storage.k8s.io";
+const OF_GROUPS: &str = "volumegroupsnapshotcontents.groupsnapshot.storage.k8s.io";
 
 fn cluster() -> Fake {
     let served = |group: &str, kind: &str, plural: &str, is_namespaced| {
@@ -17,10 +26,10 @@ fn cluster() -> Fake {
         resource.is_namespaced = is_namespaced;
         resource
     };
-    let snapshots = "snapshot.storage.k8s.io";
     let more = [
-        served(snapshots, "VolumeSnapshot", SNAPSHOTS, true),
-        served(snapshots, "VolumeSnapshotContent", CONTENTS, false),
+        served(GROUP, "VolumeSnapshot", SNAPSHOTS, true),
+        served(GROUP, "VolumeSnapshotContent", CONTENTS, false),
+        served(GROUP_OF_GROUPS, "VolumeGroupSnapshotContent", GROUP_CONTENTS, false),
         served("storage.k8s.io", "CSIDriver", "csidrivers", false),
     ];
     let fake = Fake::new(fake::usual_resources().into_iter().chain(more));
@@ -43,11 +52,24 @@ fn doomed() -> Content {
     }
 }
 
+/// Two snapshots that were taken as a group, and one that was not.
+fn group() -> Vec<Content> {
+    let member = |handle: &str| Content {
+        name: String::new(),
+        handle: handle.into(),
+        volume: format!("shop/{handle}"),
+        group: "g".into(),
+        ..doomed()
+    };
+    vec![member("m1"), doomed(), member("m2")]
+}
+
 struct World {
     fake: Arc<Fake>,
     store: BackupStore,
     stop: CancellationToken,
     deadlines: Deadlines,
+    csi: Vec<Content>,
 }
 
 impl World {
@@ -60,11 +82,12 @@ impl World {
             complaint: Duration::from_secs(5),
             ..Deadlines::default()
         };
-        Self { fake: Arc::new(fake), store, stop: CancellationToken::new(), deadlines }
+        let (fake, stop, csi) = (Arc::new(fake), CancellationToken::new(), vec![doomed()]);
+        Self { fake, store, stop, deadlines, csi }
     }
 
     async fn delete(&self) -> Ended {
-        let plan = Plan { files: Files::Own, snapshots: Vec::new(), csi: vec![doomed()] };
+        let plan = Plan { files: Files::Own, snapshots: Vec::new(), csi: self.csi.clone() };
         let (backup, name): (_, BackupName) = (backup(), "b".parse().unwrap());
         let job = Job {
             backup: &backup,
@@ -84,13 +107,16 @@ impl World {
     /// Deletes beside controllers that behave as the real ones do. Returns the handles of the snapshots
     /// that these have deleted.
     async fn delete_with_controllers(&self) -> (Ended, Vec<String>) {
-        let mut deleted = Vec::new();
+        self.delete_with(&Controllers::default()).await
+    }
+
+    async fn delete_with(&self, controllers: &Controllers) -> (Ended, Vec<String>) {
         let ended = tokio::select! {
             biased;
             ended = self.delete() => ended,
-            () = controllers(&self.fake, &mut deleted) => panic!("they do not end"),
+            () = controllers.work(&self.fake) => panic!("they do not end"),
         };
-        (ended, deleted)
+        (ended, controllers.deleted.lock().unwrap().clone())
     }
 }
 
@@ -102,36 +128,89 @@ fn backup() -> bowline_api::Backup {
     .unwrap()
 }
 
-/// What the snapshot controller and the sidecar of a driver do about contents that go.
-async fn controllers(fake: &Fake, deleted: &mut Vec<String>) {
-    let resources = fake.resources();
-    let contents = resources.find(&kind(CONTENTS)).unwrap();
-    let mut changes = fake.watch(contents, Query::default());
-    while let Some(change) = changes.next().await {
-        let Change::There(object) = change.unwrap() else { continue };
-        let Some(now) = fake.object(PLURAL, "", &object.name) else { continue };
-        if text(&now, "/metadata/deletionTimestamp").is_empty() {
-            continue;
+/// What the snapshot controller and the sidecar of a driver do about contents.
+#[derive(Default)]
+struct Controllers {
+    /// Whether the driver knows no snapshot that it is asked for.
+    is_ignorant: bool,
+    /// Whether nobody does anything about contents that go.
+    is_blind: bool,
+    /// How many contents lose their name to an error before they go.
+    wiped: Mutex<usize>,
+    deleted: Mutex<Vec<String>>,
+}
+
+impl Controllers {
+    async fn work(&self, fake: &Fake) {
+        let of = |shape| self.work_on(fake, shape);
+        tokio::join!(of(Shape::Snapshot), of(Shape::Group));
+    }
+
+    async fn work_on(&self, fake: &Fake, shape: Shape) {
+        let (plural, resource, field) = match shape {
+            Shape::Snapshot => (PLURAL, resource(CONTENTS), "snapshotHandle"),
+            Shape::Group => {
+                (OF_GROUPS, resource_of_groups(GROUP_CONTENTS), "volumeGroupSnapshotHandle")
+            }
+        };
+        let resources = fake.resources();
+        let contents = resources.find(&resource).unwrap();
+        let mut changes = fake.watch(contents, Query::default());
+        let write = async |name: &str, change: Value| {
+            fake.patch(contents, "", name, Door::Whole, &change).await.unwrap();
+        };
+        while let Some(change) = changes.next().await {
+            let Change::There(object) = change.unwrap() else { continue };
+            let (name, Some(now)) = (&object.name, fake.object(plural, "", &object.name)) else {
+                continue;
+            };
+            let source = match shape {
+                Shape::Snapshot => text(&now, "/spec/source/snapshotHandle"),
+                Shape::Group => {
+                    text(&now, "/spec/source/groupSnapshotHandles/volumeGroupSnapshotHandle")
+                }
+            };
+            if text(&now, "/metadata/deletionTimestamp").is_empty() {
+                if !source.is_empty() && now.get("status").is_none() {
+                    let status = if self.is_ignorant {
+                        json!({"readyToUse": false, "error": {"message": "no such snapshot"}})
+                    } else {
+                        json!({field: source, "readyToUse": true})
+                    };
+                    write(name, json!({"status": status})).await;
+                }
+                continue;
+            }
+            let is_bound = !text(&now, "/spec/volumeSnapshotRef/uid").is_empty();
+            let is_marked = now["metadata"]["annotations"].get(BEING_DELETED).is_some();
+            if self.is_blind || ((is_bound || source.is_empty()) && !is_marked) {
+                continue;
+            }
+            let handle = text(&now, &format!("/status/{field}"));
+            if text(&now, "/spec/deletionPolicy") == "Delete" && !handle.is_empty() {
+                let is_wiped = {
+                    let mut wiped = self.wiped.lock().unwrap();
+                    let is_wiped = *wiped > 0;
+                    *wiped = wiped.saturating_sub(1);
+                    is_wiped
+                };
+                let cleared = if is_wiped {
+                    json!({field: null, "readyToUse": false, "error": {"message": "late"}})
+                } else {
+                    self.deleted.lock().unwrap().push(handle.to_owned());
+                    json!({field: null, "readyToUse": null})
+                };
+                write(name, json!({"status": cleared})).await;
+            }
+            write(name, json!({"metadata": {"finalizers": null}})).await;
         }
-        let is_static = !text(&now, "/spec/source/snapshotHandle").is_empty();
-        let is_bound = !text(&now, "/spec/volumeSnapshotRef/uid").is_empty();
-        let is_marked = now["metadata"]["annotations"].get(BEING_DELETED).is_some();
-        if (is_bound || !is_static) && !is_marked {
-            continue;
-        }
-        let handle = text(&now, "/status/snapshotHandle");
-        if text(&now, "/spec/deletionPolicy") == "Delete" && !handle.is_empty() {
-            deleted.push(handle.to_owned());
-        }
-        let release = json!({"metadata": {"finalizers": null}});
-        fake.patch(contents, "", &object.name, Door::Whole, &release).await.unwrap();
     }
 }
 
 fn left(policy: &str, handle: &str) -> Value {
     json!({
         "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent",
-        "metadata": {"name": "vsc", "uid": "c1", "finalizers": [FINALIZER]},
+        "metadata": {"name": "vsc", "uid": "c1", "finalizers": [Shape::Snapshot.finalizer()]},
         "spec": {
             "deletionPolicy": policy, "driver": "a.driver", "source": {"volumeHandle": "v"},
             "volumeSnapshotRef": {"namespace": "shop", "name": "vs", "uid": "v1"},
@@ -196,10 +275,14 @@ async fn nobody_takes_for_done_what_is_not_and_a_retry_finishes_it() {
     let Ended::Failed(errors) = world.delete().await else { panic!("it is not done") };
     let [error] = &errors[..] else { panic!("{errors:?}") };
     assert!(error.contains("error deleting CSI snapshot s1 of shop/data: "), "{error}");
-    assert!(error.contains("still there after 60 s"), "{error}");
+    assert!(error.contains("nobody has looked at") && error.contains("within 60 s"), "{error}");
     let name = world.fake.creations()[0].name.clone();
     let content = world.fake.object(PLURAL, "", &name).unwrap();
-    assert_eq!(content["status"]["snapshotHandle"], "s1");
+    assert!(content["metadata"].get("deletionTimestamp").is_none(), "it would keep the snapshot");
+    // Nobody works on those that go.
+    let blind = Controllers { is_blind: true, ..Controllers::default() };
+    let (Ended::Failed(errors), _) = world.delete_with(&blind).await else { panic!("not done") };
+    assert!(errors[0].contains("nobody has let go of"), "{errors:?}");
     // The driver fails, and says so.
     let uid = content["metadata"]["uid"].clone();
     world.fake.put(json!({
@@ -216,10 +299,56 @@ async fn nobody_takes_for_done_what_is_not_and_a_retry_finishes_it() {
     assert_eq!(world.fake.creations().len(), 1, "it goes on with what is there");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_content_that_went_without_a_deletion_is_made_again() {
+    let world = World::new(cluster()).await;
+    let hasty = Controllers { wiped: Mutex::new(2), ..Controllers::default() };
+    assert_eq!(world.delete_with(&hasty).await, (Ended::Done, vec!["s1".to_owned()]));
+    assert_eq!(world.fake.creations().len(), 3);
+    // But not for ever.
+    let world = World::new(cluster()).await;
+    let never = Controllers { wiped: Mutex::new(usize::MAX), ..Controllers::default() };
+    let (Ended::Failed(errors), deleted) = world.delete_with(&never).await else { panic!("done") };
+    assert!(errors[0].contains("nothing proves that it is deleted"), "{errors:?}");
+    assert_eq!((world.fake.creations().len(), deleted.len()), (TRIES, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_driver_does_not_know_it_is_told_to_delete_all_the_same() {
+    let world = World { csi: group(), ..World::new(cluster()).await };
+    let ignorant = Controllers { is_ignorant: true, ..Controllers::default() };
+    let (ended, mut deleted) = world.delete_with(&ignorant).await;
+    deleted.sort();
+    assert_eq!((ended, deleted), (Ended::Done, vec!["g".to_owned(), "s1".to_owned()]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_snapshots_of_a_group_are_deleted_by_one_call() {
+    let world = World { csi: group(), ..World::new(cluster()).await };
+    // One that stays tells how it was made.
+    let blind = Controllers { is_blind: true, ..Controllers::default() };
+    let (Ended::Failed(errors), _) = world.delete_with(&blind).await else { panic!("not done") };
+    let told = "error deleting group of CSI snapshots g of shop/m1, shop/m2: ";
+    assert!(errors.iter().any(|error| error.contains(told)), "{errors:?}");
+    let made = world.fake.creations();
+    let made = made.iter().find(|id| id.resource == GROUP_CONTENTS).unwrap();
+    assert!(made.name.starts_with("vgsc-"), "{made}");
+    let content = world.fake.object(OF_GROUPS, "", &made.name).unwrap();
+    let source = &content["spec"]["source"]["groupSnapshotHandles"];
+    assert_eq!(source["volumeSnapshotHandles"], json!(["m1", "m2"]));
+    assert_eq!(content["metadata"]["annotations"][GROUP_DELETION_SECRET[0]], "key");
+    // The next try goes on with it.
+    let (ended, mut deleted) = world.delete_with_controllers().await;
+    deleted.sort();
+    assert_eq!((ended, deleted), (Ended::Done, vec!["g".to_owned(), "s1".to_owned()]));
+    assert_eq!(world.fake.creations().len(), 2);
+    assert!(world.fake.object(OF_GROUPS, "", &made.name).is_none());
+}
+
 /// Waits until a content has an annotation that changes with every attempt.
 async fn nudged(fake: &Fake) {
     let resources = fake.resources();
-    let contents = resources.find(&kind(CONTENTS)).unwrap();
+    let contents = resources.find(&resource(CONTENTS)).unwrap();
     let mut changes = fake.watch(contents, Query::default());
     while let Some(change) = changes.next().await {
         let Change::There(object) = change.unwrap() else { continue };
@@ -233,17 +362,22 @@ async fn nudged(fake: &Fake) {
 #[tokio::test(start_paused = true)]
 async fn controllers_that_have_missed_a_deletion_are_made_to_look_again() {
     let world = World::new(cluster()).await;
-    let (mut deleted, began) = (Vec::new(), Instant::now());
+    let blind = Controllers { is_blind: true, ..Controllers::default() };
+    let (seeing, began) = (Controllers::default(), Instant::now());
     let late = async {
-        nudged(&world.fake).await;
-        controllers(&world.fake, &mut deleted).await;
+        tokio::select! {
+            () = nudged(&world.fake) => {}
+            () = blind.work(&world.fake) => {}
+        }
+        seeing.work(&world.fake).await;
     };
     let ended = tokio::select! {
         biased;
         ended = world.delete() => ended,
         () = late => panic!("they do not end"),
     };
-    assert_eq!((ended, deleted), (Ended::Done, vec!["s1".to_owned()]));
+    assert_eq!(ended, Ended::Done);
+    assert_eq!(*seeing.deleted.lock().unwrap(), ["s1"]);
     assert_eq!(began.elapsed(), FIRST_NUDGE);
 }
 
@@ -277,9 +411,20 @@ async fn without_the_driver_nothing_is_begun() {
 }
 
 #[tokio::test]
-async fn what_was_taken_as_a_group_is_not_touched() {
-    let of_group = Content { group: "g".into(), ..doomed() };
-    let reasons = ready(&cluster(), &[of_group]).await.unwrap_err();
-    assert!(reasons[0].contains("taken as a group") && reasons[0].contains("s1"), "{reasons:?}");
-    ready(&cluster(), &[doomed()]).await.unwrap();
+async fn a_group_is_not_touched_where_nobody_deletes_groups() {
+    ready(&cluster(), &group()).await.unwrap();
+    let fake = cluster();
+    let served = fake.discover().await.unwrap().resources.into_iter();
+    let fake = Fake::new(served.filter(|resource| resource.id.group != GROUP_OF_GROUPS));
+    fake.put(json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": "a.driver"},
+    }));
+    let reasons = ready(&fake, &group()).await.unwrap_err();
+    let [reason] = &reasons[..] else { panic!("{reasons:?}") };
+    assert!(reason.contains("VolumeGroupSnapshotContents") && reason.ends_with("left: m1, m2"));
+    ready(&fake, &[doomed()]).await.unwrap();
+    // One that does not answer may serve them.
+    let fake = cluster().with_failed_group("groupsnapshot.storage.k8s.io/v1beta1: no answer");
+    let reasons = ready(&fake, &[doomed()]).await.unwrap_err();
+    assert!(reasons[0].contains("it is not known"), "{reasons:?}");
 }

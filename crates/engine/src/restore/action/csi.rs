@@ -26,37 +26,32 @@ mod surroundings;
 
 use std::sync::Arc;
 
-use bowline_plugin::{ResourceIdentifier, RestoreItemAction};
+use bowline_plugin::RestoreItemAction;
 
 use super::named;
 use crate::action::Named;
 use crate::cluster::Cluster;
+use crate::csi::{BEING_CREATED, BEING_DELETED};
+pub(in crate::restore) use crate::csi::{
+    CLASSES, CONTENTS, GROUP as SNAPSHOT_GROUP, GROUP_CONTENTS, GROUP_OF_GROUPS as GROUP_GROUP,
+    SNAPSHOTS, id as object, resource as kind,
+};
 use crate::journal::digest;
 use crate::report::Report;
-use crate::resource::{GroupResource, Resources};
+use crate::resource::Resources;
 use crate::restore::download::Volumes;
 use crate::restore::request::Request;
 use crate::restore::reset::Wishes;
 use crate::restore::unpack::Contents;
 pub(in crate::restore) use claim::data_source;
-pub(in crate::restore) use group::{GROUP_CONTENTS, GROUP_GROUP};
 pub(in crate::restore) use source::Source;
 use surroundings::Surroundings;
 
 /// The action that follows claims until they have their volumes.
 pub const CSI_CLAIMS: &str = "velero.io/csi-pvc-restorer";
 
-/// The API group of VolumeSnapshots.
-pub(crate) const SNAPSHOT_GROUP: &str = "snapshot.storage.k8s.io";
-pub(crate) const SNAPSHOTS: &str = "volumesnapshots";
-pub(crate) const CONTENTS: &str = "volumesnapshotcontents";
-pub(crate) const CLASSES: &str = "volumesnapshotclasses";
-
 /// What the snapshot controllers note on contents while they work on them.
-const UNDER_WAY: [&str; 2] = [
-    "snapshot.storage.kubernetes.io/volumesnapshot-being-created",
-    "snapshot.storage.kubernetes.io/volumesnapshot-being-deleted",
-];
+const UNDER_WAY: [&str; 2] = [BEING_CREATED, BEING_DELETED];
 
 /// What the actions know of one restore.
 pub(in crate::restore) struct Csi {
@@ -130,16 +125,6 @@ pub(in crate::restore) fn actions(csi: &Arc<Csi>) -> Vec<Named<dyn RestoreItemAc
 /// What a VolumeSnapshot of the backup, or its content, is called in this restore, as in Velero.
 pub(in crate::restore) fn name_in_restore(restore: &str, snapshot: &str) -> String {
     digest(format!("{restore}/{snapshot}").as_bytes())
-}
-
-/// A resource of the snapshot API.
-pub(crate) fn kind(plural: &str) -> GroupResource {
-    GroupResource::new(SNAPSHOT_GROUP, plural)
-}
-
-/// An object of the snapshot API.
-pub(in crate::restore) fn object(plural: &str, namespace: &str, name: &str) -> ResourceIdentifier {
-    super::id(SNAPSHOT_GROUP, plural, namespace, name)
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
+use crate::cluster::events::last_warning;
 use crate::cluster::{Change, Cluster, Query};
 use crate::item::Object;
 use crate::resource::{Resource, Resources};
@@ -201,7 +202,9 @@ impl Claims {
     async fn why_not(&self, meant: &Meant<'_>) -> String {
         let told = match &self.events {
             Some(events) => {
-                timeout(EVENTS_LIMIT, last_warning(&*self.cluster, events, meant)).await
+                let namespace = Some(meant.namespace);
+                let warning = last_warning(&*self.cluster, events, namespace, meant.uid, "");
+                timeout(EVENTS_LIMIT, warning).await
             }
             None => Ok(None),
         };
@@ -229,32 +232,6 @@ impl<'a> Meant<'a> {
             _ => Err(Error::invalid_operation(operation)),
         }
     }
-}
-
-/// The last warning about a claim: `ProvisioningFailed: …`.
-async fn last_warning(
-    cluster: &dyn Cluster,
-    events: &Arc<Resource>,
-    meant: &Meant<'_>,
-) -> Option<String> {
-    let query = Query {
-        namespace: Some(meant.namespace.to_owned()),
-        field_selector: format!("involvedObject.uid={},type=Warning", meant.uid),
-        ..Query::default()
-    };
-    let mut warnings = cluster.list(events, query);
-    let mut last: Option<(String, String)> = None;
-    while let Some(Ok(event)) = warnings.next().await {
-        let Ok(event) = event.item.parse::<Value>() else { continue };
-        let text = |field: &str| event.get(field).and_then(Value::as_str).unwrap_or_default();
-        let time = [text("lastTimestamp"), text("eventTime")].into_iter().max().unwrap_or_default();
-        let told = format!("{}: {}", text("reason"), text("message"));
-        // Times of one form are in the order of their letters.
-        if last.as_ref().is_none_or(|(before, _)| before.as_str() <= time) {
-            last = Some((time.to_owned(), told));
-        }
-    }
-    last.map(|(_, told)| told)
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use bowline_api::label;
 use bowline_engine::backup::csi::{self, Reach, Target};
 use bowline_engine::operation::{Operation, State};
 use bowline_engine::report::{About, Report};
@@ -11,6 +12,9 @@ use bowline_store::file::BackupVolumeInfo;
 
 use super::wait::bucket;
 use super::{Course, WorkError};
+
+/// How many snapshots are named that are left over.
+const NAMED: usize = 5;
 
 /// Why nothing can be done about snapshots where their API is gone.
 const NOT_SERVED: &str = "the cluster does not serve VolumeSnapshots any more";
@@ -37,6 +41,23 @@ impl Course<'_> {
                 targets.to_vec()
             }
         }
+    }
+
+    /// Deletes the CSI snapshots of a backup that ends without a record, since nothing leads to them then.
+    /// Returns what is to be told besides: there are no results to tell it in.
+    pub(super) async fn abandon_csi(&self, operations: &[Operation]) -> String {
+        let targets: Vec<Target> = operations.iter().filter_map(Target::of_operation).collect();
+        told_left(&self.discard_csi(&targets, &Report::default()).await)
+    }
+
+    /// What is to be told of the CSI snapshots of a backup of which it is not known whether it has a record:
+    /// they stay.
+    pub(super) fn tell_kept_csi(&self) -> String {
+        if self.status().csi_volume_snapshots_attempted == 0 {
+            return String::new();
+        }
+        let (label, uid) = (label::BACKUP_UID, self.uid.as_str());
+        format!("; its VolumeSnapshots ({label}={uid}) are left as they are")
     }
 
     /// Sees to it that the CSI snapshots of a backup outlive their objects. One that was lost before counts
@@ -93,6 +114,17 @@ impl Course<'_> {
         let infos = bucket(store.get::<Vec<BackupVolumeInfo>>(&self.name).await)?;
         Ok(infos.unwrap_or_default())
     }
+}
+
+/// Names the first few of what is left over.
+fn told_left(left: &[Target]) -> String {
+    if left.is_empty() {
+        return String::new();
+    }
+    let some: Vec<String> = left.iter().take(NAMED).map(ToString::to_string).collect();
+    let more = left.len().saturating_sub(NAMED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("; and {}{more} could not be deleted", some.join(", "))
 }
 
 /// Operations whose snapshots are lost have failed. Each is told of its claim.
@@ -198,6 +230,23 @@ mod tests {
         let items = without_failed(items, &operations, &[info("a"), info("b")]);
         let expected = [item("volumesnapshots", "a"), item("persistentvolumeclaims", "b")];
         assert_eq!(items, expected.into());
+    }
+
+    #[test]
+    fn what_is_left_over_is_named_and_not_all_of_it() {
+        assert_eq!(told_left(&[]), "");
+        let left: Vec<Target> = (0..7)
+            .map(|number| Target {
+                namespace: "shop".to_owned(),
+                name: format!("vs-{number}"),
+                is_group: number == 1,
+            })
+            .collect();
+        assert_eq!(
+            told_left(&left[..2]),
+            "; and the VolumeSnapshot shop/vs-0, the VolumeGroupSnapshot shop/vs-1 could not be deleted"
+        );
+        assert!(told_left(&left).contains("shop/vs-4 and 2 more"), "{}", told_left(&left));
     }
 
     #[test]

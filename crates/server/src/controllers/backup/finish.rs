@@ -19,7 +19,7 @@ use jiff::Timestamp;
 use super::csi::without_failed;
 use super::volumes::Resources;
 use super::wait::bucket;
-use super::{Course, Then, WorkError, canceled_status, commit, failed, recover};
+use super::{Conclusion, Course, Then, WorkError, canceled_status, commit, failed, recover};
 use crate::controllers::run::patiently;
 use crate::story::one_line;
 
@@ -35,7 +35,10 @@ impl Course<'_> {
             }
             Ok(recover::Committed::No(store)) => store,
             Err(unseen) if unseen.is_retryable => return Err(unseen.into()),
-            Err(unseen) => return Ok(Then::Over(Box::new(failed(&self.status(), unseen.told())))),
+            Err(unseen) => {
+                let reason = format!("{}{}", unseen.told(), self.tell_kept_csi());
+                return Ok(Then::Over(Box::new(failed(&self.status(), reason))));
+            }
         };
         if self.cancel.is_cancelled() && !self.is_there().await? {
             self.clean_up_recorded(&store).await?;
@@ -59,15 +62,20 @@ impl Course<'_> {
             if error.is_retryable() {
                 return Err(WorkError::Bucket(one_line(&error)));
             }
-            let reason = format!("cannot write the results: {}", one_line(&error));
+            let left = self.abandon_csi(&operations).await;
+            let reason = format!("cannot write the results: {}{left}", one_line(&error));
             return Ok(Then::Over(Box::new(failed(&status, reason))));
         }
         point::pass(Point::ResultsWritten);
         self.write_log(&store).await?;
         let status = if is_canceled { canceled_status(&status) } else { status };
-        let end = commit(&store, &self.backup, &status).await?;
-        self.release_csi(&store).await?;
-        Ok(Then::Over(Box::new(end)))
+        let Conclusion { mut status, is_recorded } = commit(&store, &self.backup, &status).await?;
+        if is_recorded {
+            self.release_csi(&store).await?;
+        } else {
+            status.failure_reason.push_str(&self.abandon_csi(&operations).await);
+        }
+        Ok(Then::Over(Box::new(status)))
     }
 
     /// Writes what became of the volumes of the backup, and of their snapshots.
@@ -107,7 +115,8 @@ impl Course<'_> {
             csi::forget_discarded(&by_csi, &left, &mut infos);
         } else {
             let (_, failed) = csi::targets(operations);
-            self.discard_csi(&failed, report).await;
+            let left = self.discard_csi(&failed, report).await;
+            csi::forget_discarded(&failed, &left, &mut infos);
         }
         let is_kept = |volume: &str| {
             !is_canceled || snapshots.iter().any(|one| one.spec.persistent_volume_name == volume)

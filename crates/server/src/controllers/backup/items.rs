@@ -109,6 +109,9 @@ impl Course<'_> {
         let is_last = recovery.recovered.attempts + 1 >= ATTEMPTS;
         let (mut taken, is_there) = Box::pin(self.take(request, store.clone(), recovery)).await;
         tell(&taken);
+        if let Ok(archive) = &taken.archive {
+            self.context.metrics.archive_written(&self.backup, archive.bytes);
+        }
         for window in &taken.freezes {
             let milliseconds = u64::try_from(window.milliseconds).unwrap_or_default();
             self.context.metrics.froze(Duration::from_millis(milliseconds));
@@ -253,7 +256,7 @@ impl Course<'_> {
         point::pass(Point::FilesWritten);
         if taken.archive.is_err() {
             let end = commit(store, &self.backup, &status).await?;
-            return Ok(Then::Over(Box::new(end)));
+            return Ok(Then::Over(Box::new(end.status)));
         }
         // From here on, whoever finds the Backup can end it.
         let shown = patiently(|| self.show(&status)).await?;

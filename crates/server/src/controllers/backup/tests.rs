@@ -47,20 +47,20 @@ async fn a_commit_whose_answer_is_lost_is_neither_a_failure_nor_a_success() {
         (call == Call::Create).then(|| Error::new(Code::Unavailable, "the network is down"))
     };
     let broken = store(&memory.clone().failing(unavailable));
-    let error = commit(&broken, &backup("1"), &status()).await.unwrap_err();
+    let error = commit(&broken, &backup("1"), &status()).await.err().unwrap();
     assert!(matches!(&error, WorkError::Commit(reason) if reason.contains("network")), "{error}");
-    let end = commit(&store(&memory), &backup("1"), &status()).await.unwrap();
+    let end = commit(&store(&memory), &backup("1"), &status()).await.unwrap().status;
     assert_eq!(end.phase, Some(BackupPhase::PartiallyFailed));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_commit_that_is_refused_is_a_failure_and_a_repeated_one_is_none() {
     let memory = Memory::with_bucket("bucket");
-    let first = commit(&store(&memory), &backup("1"), &status()).await.unwrap();
+    let first = commit(&store(&memory), &backup("1"), &status()).await.unwrap().status;
     let again = BackupStatus { errors: 100, ..status() };
-    let again = commit(&store(&memory), &backup("1"), &again).await.unwrap();
+    let again = commit(&store(&memory), &backup("1"), &again).await.unwrap().status;
     assert_eq!((again.phase, again.errors), (first.phase, 3), "what the record says counts");
-    let end = commit(&store(&memory), &backup("2"), &status()).await.unwrap();
+    let end = commit(&store(&memory), &backup("2"), &status()).await.unwrap().status;
     assert_eq!((end.phase, end.errors), (Some(BackupPhase::Failed), 4));
     assert!(end.failure_reason.contains("not in the bucket"), "{}", end.failure_reason);
 }

@@ -14,6 +14,7 @@ use bowline_api::{
     Backup, VolumePluginBackup, VolumePluginBackupSpec, VolumePluginBackupStatus, label,
 };
 use bowline_engine::backup::csi;
+use bowline_engine::csi::plugin_of;
 use bowline_engine::operation::{Asker, Kind, Operation, State};
 use bowline_engine::snapshotter::{
     Snapshotter, Snapshotters as _, hashed_object_name, object_name,
@@ -37,8 +38,6 @@ use crate::story::one_line;
 
 /// How long a plugin's own resource may be silent before it says nothing any more.
 const SILENCE: Duration = Duration::from_mins(10);
-/// What the plugin of a CSI snapshot is called, before the name of its driver.
-const CSI_PLUGIN: &str = "velero.io/csi/";
 /// How many resources are written at a time.
 const AT_ONCE: usize = 16;
 
@@ -164,7 +163,7 @@ impl<'a> Resources<'a> {
             // One that was not taken has nothing to show, and one without a volume no place.
             if !csi.operation_id.is_empty() && !csi.snapshot_handle.is_empty() {
                 let key = (info.pv_name.clone(), csi.snapshot_handle.clone());
-                let plugin = format!("{CSI_PLUGIN}{}", csi.driver);
+                let plugin = plugin_of(&csi.driver);
                 by_csi.insert(csi.operation_id.clone(), ByCsi { key, plugin });
             }
         }

@@ -53,7 +53,9 @@ impl Course<'_> {
             Ok(status) => status,
             Err(error) if error.is_retryable() => return Err(WorkError::Bucket(one_line(&error))),
             Err(error) => {
-                let reason = format!("cannot write what operations came to: {}", one_line(&error));
+                let left = self.abandon_csi(&operations).await;
+                let error = one_line(&error);
+                let reason = format!("cannot write what operations came to: {error}{left}");
                 return Ok(Then::Over(Box::new(failed(&self.status(), reason))));
             }
         };

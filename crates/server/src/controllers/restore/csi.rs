@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 use bowline_api::{Restore, RestoreStatus};
 use bowline_engine::cluster::{ApiServer, Cluster};
+use bowline_engine::csi::plugin_of;
 use bowline_engine::operation::{Asker, Operation, State};
 use bowline_engine::point::{self, Point};
 use bowline_engine::resource::Resources;
@@ -24,9 +25,6 @@ use super::{Course, WorkError};
 use crate::controllers::operations::Actions;
 use crate::controllers::run::patiently;
 use crate::story::one_line;
-
-/// What the plugin of a CSI snapshot is called, before the name of its driver.
-const CSI_PLUGIN: &str = "velero.io/csi/";
 
 /// Asks plugins about their operations, and a watch about claims.
 pub(super) struct Askers {
@@ -245,7 +243,7 @@ fn making(operation: &Operation, volumes: &[RestoreVolumeInfo]) -> Option<Making
         persistent_volume: format!("{namespace}-{name}"),
         target: format!("{namespace}/{name}"),
         snapshot: SnapshotId::new(&csi.snapshot_handle)?,
-        plugin: format!("{CSI_PLUGIN}{}", csi.driver),
+        plugin: plugin_of(&csi.driver),
         began: operation.created,
     })
 }

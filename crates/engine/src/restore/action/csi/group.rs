@@ -15,26 +15,17 @@ use super::super::write;
 use super::name_in_restore;
 use super::surroundings::Surroundings;
 use crate::cluster::Door;
-use crate::resource::GroupResource;
-
-/// The API group of VolumeGroupSnapshots, and their contents.
-pub(in crate::restore) const GROUP_GROUP: &str = "groupsnapshot.storage.k8s.io";
-pub(in crate::restore) const GROUP_CONTENTS: &str = "volumegroupsnapshotcontents";
-const GROUP_CLASSES: &str = "volumegroupsnapshotclasses";
+use crate::csi::{
+    GROUP_CLASSES, GROUP_CONTENTS, GROUP_DELETION_SECRET, GROUP_OF_GROUPS, resource_of_groups,
+};
 
 /// How often a stub is changed that somebody else changes.
 const TRIES: u32 = 5;
 
 /// From the parameters of a class to the annotations of a content, which name the same secret.
 const SECRET: [(&str, &str); 2] = [
-    (
-        "csi.storage.k8s.io/group-snapshotter-secret-name",
-        "groupsnapshot.storage.kubernetes.io/deletion-secret-name",
-    ),
-    (
-        "csi.storage.k8s.io/group-snapshotter-secret-namespace",
-        "groupsnapshot.storage.kubernetes.io/deletion-secret-namespace",
-    ),
+    ("csi.storage.k8s.io/group-snapshotter-secret-name", GROUP_DELETION_SECRET[0]),
+    ("csi.storage.k8s.io/group-snapshotter-secret-namespace", GROUP_DELETION_SECRET[1]),
 ];
 
 /// A snapshot that was taken as one of a group.
@@ -106,7 +97,7 @@ pub(super) async fn ensure_stub(
     member: &Member<'_>,
     restore: &Restore,
 ) -> Result<()> {
-    let kind = GroupResource::new(GROUP_GROUP, GROUP_CONTENTS);
+    let kind = resource_of_groups(GROUP_CONTENTS);
     let Some(resource) = surroundings.resource(&kind).await? else { return Ok(()) };
     let failed = |error| explain(&error, "cannot write the VolumeGroupSnapshotContent");
     let uid = restore.metadata.uid.as_deref().unwrap_or_default();
@@ -149,7 +140,7 @@ async fn secret(surroundings: &Surroundings, driver: &str) -> Result<Value> {
         #[serde(default)]
         parameters: Value,
     }
-    let classes: Vec<Class> = surroundings.list(GROUP_GROUP, GROUP_CLASSES).await?;
+    let classes: Vec<Class> = surroundings.list(GROUP_OF_GROUPS, GROUP_CLASSES).await?;
     let mut annotations = json!({});
     if let Some(class) = classes.into_iter().find(|class| class.driver == driver) {
         for (parameter, annotation) in SECRET {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::cluster::{Fake, fake};
-use crate::resource::Resource;
+use crate::resource::{GroupResource, Resource};
 use crate::restore::unpack::{self, Limits};
 
 /// An archive of objects, which are put where their kinds belong.

@@ -1,0 +1,61 @@
+use super::*;
+use crate::backup::csi::sight::GRACE;
+
+#[test]
+fn the_class_of_a_group_is_named_labelled_or_the_only_one() {
+    let class = |name: &str, driver: &str, labels: &[(&str, &str)]| Class {
+        name: name.into(),
+        driver: driver.into(),
+        labels: labels.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect(),
+        ..Class::default()
+    };
+    let named = |key: &str, name: &str| BTreeMap::from([(key.to_owned(), name.to_owned())]);
+    let none = BTreeMap::new;
+    let label = [("velero.io/csi-volumegroupsnapshot-class", "true")];
+    let all = [class("a", "d.io", &[]), class("b", "d.io", &label), class("x", "x.io", &label)];
+    let of_claim = |name| named("velero.io/csi-volume-group-snapshot-class", name);
+    let of_backup = |name| named("velero.io/csi-volumegroupsnapshot-class_d.io", name);
+    for (claim, backup, classes, chosen) in [
+        (of_claim("a"), of_backup("b"), &all[..], Some("a")),
+        (none(), of_backup("a"), &all[..], Some("a")),
+        (of_claim("x"), none(), &all[..], None),
+        (none(), none(), &all[..], Some("b")),
+        (none(), none(), &all[..1], Some("a")),
+        (none(), none(), &all[2..], None),
+    ] {
+        assert_eq!(choose("d.io", &claim, &backup, classes).ok().as_deref(), chosen);
+    }
+    let two = [class("a", "d.io", &label), class("b", "d.io", &label)];
+    assert!(choose("d.io", &none(), &none(), &two).unwrap_err().contains("several"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_is_taken_when_it_has_a_handle_and_an_error_counts_after_a_while() {
+    let errors = Errors::default();
+    assert!(!errors.note(&json!({})));
+    assert!(errors.note(&json!({"status": {"volumeGroupSnapshotHandle": "g"}})));
+    let failing = |message: &str| json!({"status": {"error": {"message": message}}});
+    let begun = Instant::now();
+    assert!(!errors.note(&failing("no")));
+    let later = async {
+        sleep(GRACE / 2).await;
+        assert!(!errors.note(&failing("still no")));
+    };
+    // Nothing changes at its end.
+    let (error, ()) = tokio::join!(errors.lasting(), later);
+    assert_eq!((error.as_str(), begun.elapsed()), ("still no", GRACE));
+    assert!(!errors.note(&json!({"status": {}})));
+    assert!(!errors.note(&failing("no")));
+    assert_eq!(errors.lasting().await, "no");
+    assert_eq!(begun.elapsed(), GRACE * 2, "it counts from anew");
+}
+
+#[test]
+fn a_group_takes_only_what_is_wanted() {
+    let names = |all: &[&str]| all.iter().map(|name| (*name).to_owned()).collect();
+    let check = |wanted, labelled| only_these(&names(wanted), &names(labelled));
+    assert_eq!(check(&["a", "b"], &["a", "b"]), Ok(()));
+    let more = check(&["a"], &["a", "b", "c", "d", "e", "f", "g"]).unwrap_err();
+    assert!(more.ends_with("label: b, c, d, e, f and 1 more"), "{more}");
+    assert!(check(&["a", "b"], &["a"]).unwrap_err().contains("b has lost the label"));
+}

@@ -1,0 +1,54 @@
+//! What the end of a backup is about: VolumeSnapshots, and groups of them.
+
+use std::fmt;
+
+use bowline_plugin::ResourceIdentifier;
+
+use crate::backup::csi::is_of_csi;
+use crate::csi::{SNAPSHOTS, id};
+use crate::operation::{Operation, State};
+
+/// A VolumeSnapshot of a backup, or a group of them.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Target {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Whether it is a VolumeGroupSnapshot.
+    pub is_group: bool,
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { namespace, name, is_group } = self;
+        let kind = if *is_group { "VolumeGroupSnapshot" } else { "VolumeSnapshot" };
+        write!(formatter, "the {kind} {namespace}/{name}")
+    }
+}
+
+impl Target {
+    pub(super) fn id(&self) -> ResourceIdentifier {
+        id(SNAPSHOTS, &self.namespace, &self.name)
+    }
+
+    /// The VolumeSnapshot that an operation waits for; none if it is another kind of operation.
+    pub fn of_operation(operation: &Operation) -> Option<Self> {
+        let item = &operation.item;
+        let is_meant = is_of_csi(operation) && item.resource == SNAPSHOTS;
+        let (namespace, name) = (item.namespace.clone(), item.name.clone());
+        is_meant.then_some(Self { namespace, name, is_group: false })
+    }
+}
+
+/// The snapshots of operations that have succeeded, and of those that have not.
+pub fn targets(operations: &[Operation]) -> (Vec<Target>, Vec<Target>) {
+    let (mut kept, mut failed) = (Vec::new(), Vec::new());
+    for operation in operations {
+        if let Some(target) = Target::of_operation(operation) {
+            let is_kept = operation.state == State::Completed;
+            if is_kept { kept.push(target) } else { failed.push(target) }
+        }
+    }
+    (kept, failed)
+}
