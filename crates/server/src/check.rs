@@ -166,7 +166,7 @@ fn runs_velero(pod: &Pod) -> bool {
 }
 
 /// Whether a container runs `velero server`, as its command says or, where there is none, its image.
-fn is_velero_server(container: &Container) -> bool {
+pub fn is_velero_server(container: &Container) -> bool {
     let empty = Vec::new();
     let command = container.command.as_ref().unwrap_or(&empty);
     let mut words =

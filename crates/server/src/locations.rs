@@ -164,8 +164,14 @@ impl Locations {
         if let Some(store) = self.kept(&fingerprint) {
             return Ok(store);
         }
-        let plugin = self.host.object_store(&spec.provider, config.clone()).await?;
-        let backend = backend::open(&spec.provider, &config, plugin, &self.built_in).await?;
+        // The private file tells nobody whose credentials are meant.
+        let named = |error| match (&spec.credential, &credentials) {
+            (Some(selector), Some(file)) => name_secret(error, selector, file),
+            _ => error,
+        };
+        let plugin = self.host.object_store(&spec.provider, config.clone()).await.map_err(named)?;
+        let backend = backend::open(&spec.provider, &config, plugin, &self.built_in);
+        let backend = backend.await.map_err(named)?;
         let setting = |key: &str| config.get(key).map(String::as_str).unwrap_or_default();
         let prefix = Prefix::new(setting(PREFIX)).map_err(InvalidLocation::from)?;
         let store = BackupStore::new(self.fence.store(backend), setting(BUCKET), &prefix);
@@ -250,6 +256,20 @@ impl Locations {
     }
 }
 
+/// The same error, with the Secret in place of the private file that its key was written to.
+fn name_secret(
+    error: bowline_plugin::Error,
+    selector: &SecretKeySelector,
+    file: &Path,
+) -> bowline_plugin::Error {
+    let SecretKeySelector { name, key, .. } = selector;
+    let secret = format!("the key `{key}` of the Secret `{name}`");
+    let message = error.message().replace(&file.display().to_string(), &secret);
+    let named = bowline_plugin::Error::new(error.code(), message);
+    let named = named.from_origin(error.origin().cloned());
+    if error.is_undelivered() { named.undelivered() } else { named }
+}
+
 /// What tells one store from another. The path of the credentials says what they are: see
 /// [`CredentialFiles`].
 fn fingerprint(provider: &str, config: &Config) -> Fingerprint {
@@ -268,6 +288,18 @@ mod tests {
 
     fn config(pairs: &[(&str, &str)]) -> Config {
         pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn an_error_names_the_secret_and_not_the_private_file() {
+        let file = Path::new("/scratch/bowline-credentials-x/default-00");
+        let selector =
+            SecretKeySelector { name: "s3".to_owned(), key: "cloud".to_owned(), optional: None };
+        let code = bowline_plugin::Code::FailedPrecondition;
+        let message = format!("{}: there is no profile `default`", file.display());
+        let error = name_secret(bowline_plugin::Error::new(code, message), &selector, file);
+        let expected = "the key `cloud` of the Secret `s3`: there is no profile `default`";
+        assert_eq!((error.code(), error.message()), (code, expected));
     }
 
     #[test]

@@ -3,6 +3,8 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `label` | the values of labels, all from closed sets; names of plugins are cut off at a number |
+//! | `velero` | the metrics that Velero has, under its names |
+//! | `gauges` | what Backups, Restores, Schedules and locations say, as numbers |
 //! | `address` | what `--metrics-address` can be |
 //! | `server` | `/metrics`, `/healthz` and `/readyz` |
 //!
@@ -10,12 +12,15 @@
 //! - Each operation is counted once when it has ended, however often it is shown.
 //! - What a run shows replaces what it showed before; gauges are sums over all runs.
 //! - The number of series is bounded, whatever plugins are called.
+//! - What is told of objects is what they say when somebody asks, also after a restart or a hand-over.
 //!
 //! Counters begin at zero with each process, as Prometheus expects.
 
 mod address;
+mod gauges;
 mod label;
 mod server;
+mod velero;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
@@ -24,9 +29,11 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bowline_api::{Backup, BackupStatus, Restore, label::value};
 use bowline_engine::operation::Operation;
 use bowline_plugin::Name;
 use jiff::Timestamp;
+use jiff::tz::TimeZone;
 use prometheus_client::encoding::text;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -35,11 +42,14 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
 pub use address::{Address, InvalidAddress};
+pub(crate) use gauges::Source;
 pub use label::{Method, Outcome, RunKind};
 pub use server::{Error, Readiness, Server};
 
 use crate::end::End;
-use label::{CallLabels, Names, OperationLabels, Row, RunLabels, ScheduleLabels};
+use gauges::{Sources, gauges, schedule_of};
+use label::{CallLabels, Names, OperationLabels, Row, RunLabels};
+use velero::{Count, Velero};
 
 /// The upper bounds of histograms, in seconds: 5 ms to 10 min.
 const BUCKETS: [f64; 16] = [
@@ -61,20 +71,18 @@ pub enum Deletion {
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
-    /// Those that Velero has, under its names.
-    velero: Registry,
+    /// Those that Velero has.
+    velero: Velero,
     operations: Family<OperationLabels, Gauge>,
     oldest: Family<Row, Gauge<f64, AtomicU64>>,
     operations_ended: Family<OperationLabels, Counter>,
     calls: Family<CallLabels, Histogram, fn() -> Histogram>,
     runs_ended: Family<RunLabels, Counter>,
     freezes: Histogram,
-    /// In the order of [`Deletion`].
-    deletions: [Family<ScheduleLabels, Counter>; 3],
     names: Names,
-    schedules: Names,
     hashes: RandomState,
     shown: Mutex<Shown>,
+    sources: Mutex<Sources>,
 }
 
 /// What runs show.
@@ -144,31 +152,19 @@ impl Metrics {
             Unit::Seconds,
             freezes.clone(),
         );
-        let mut velero = Registry::with_prefix("velero");
-        let deletions = [
-            ("attempt", "Deletions of backups that were begun"),
-            ("success", "Deletions that left nothing"),
-            ("failure", "Deletions that left something"),
-        ]
-        .map(|(what, help)| {
-            let family = Family::default();
-            velero.register(format!("backup_deletion_{what}"), help, family.clone());
-            family
-        });
         Self {
             registry,
-            velero,
+            velero: Velero::new(),
             operations,
             oldest,
             operations_ended,
             calls,
             runs_ended,
             freezes,
-            deletions,
             names: Names::default(),
-            schedules: Names::default(),
             hashes: RandomState::new(),
             shown: Mutex::default(),
+            sources: Mutex::default(),
         }
     }
 
@@ -196,8 +192,40 @@ impl Metrics {
         self.calls.get_or_create(&labels).observe(took.as_secs_f64());
     }
 
-    /// Notes the end of a run.
-    pub fn run_ended(&self, kind: RunKind, end: End) {
+    /// Notes that a backup has begun.
+    pub fn backup_began(&self, backup: &Backup) {
+        self.velero.count(Count::BackupAttempt, schedule_of(backup), 1);
+    }
+
+    /// Notes how a backup has ended, with which status.
+    pub fn backup_ended(&self, backup: &Backup, status: &BackupStatus, end: End) {
+        self.run_ended(RunKind::Backup, end);
+        self.velero.backup_ended(backup, status, end);
+    }
+
+    /// Notes how long the archive of a backup is, compressed.
+    pub fn archive_written(&self, backup: &Backup, bytes: u64) {
+        self.velero.archive_written(backup, bytes);
+    }
+
+    /// Notes that a restore has begun, or was refused.
+    pub fn restore_began(&self, restore: &Restore) {
+        self.velero.count(Count::RestoreAttempt, &value(&restore.spec.schedule_name), 1);
+    }
+
+    /// Notes how a restore has ended.
+    pub fn restore_ended(&self, restore: &Restore, end: End) {
+        self.run_ended(RunKind::Restore, end);
+        let count = match end {
+            End::Completed => Count::RestoreSuccess,
+            End::PartiallyFailed => Count::RestorePartialFailure,
+            End::Failed => Count::RestoreFailed,
+            End::FailedValidation => Count::RestoreValidationFailed,
+        };
+        self.velero.count(count, &value(&restore.spec.schedule_name), 1);
+    }
+
+    fn run_ended(&self, kind: RunKind, end: End) {
         self.runs_ended.get_or_create(&RunLabels { kind, phase: end.as_str() }).inc();
     }
 
@@ -208,14 +236,17 @@ impl Metrics {
 
     /// Notes what became of the deletion of a backup; of no schedule if that is empty.
     pub fn deletion(&self, schedule: &str, deletion: Deletion) {
-        let [attempts, successes, failures] = &self.deletions;
-        let family = match deletion {
-            Deletion::Attempt => attempts,
-            Deletion::Success => successes,
-            Deletion::Failure => failures,
+        let count = match deletion {
+            Deletion::Attempt => Count::BackupDeletionAttempt,
+            Deletion::Success => Count::BackupDeletionSuccess,
+            Deletion::Failure => Count::BackupDeletionFailure,
         };
-        let schedule = self.schedules.schedule(schedule);
-        family.get_or_create(&ScheduleLabels { schedule }).inc();
+        self.velero.count(count, schedule, 1);
+    }
+
+    /// Shows from now on what these objects say.
+    pub(crate) fn see(&self, source: Source) {
+        self.sources.lock().unwrap_or_else(PoisonError::into_inner).add(source);
     }
 
     /// All metrics as they are now, in the text format of OpenMetrics.
@@ -231,9 +262,12 @@ impl Metrics {
             // A clock that was set back makes nobody younger than new.
             self.oldest.get_or_create(&row).set(age.max(0.0));
         }
+        let seen = self.sources.lock().unwrap_or_else(PoisonError::into_inner).look();
+        let told = seen.as_ref().map(|seen| gauges(seen, &TimeZone::system(), now));
+        self.velero.show(told.as_ref(), seen.as_ref().map_or(&[], |seen| &seen.backups));
         let mut text = String::new();
-        text::encode_registry(&mut text, &self.registry)?;
-        text::encode(&mut text, &self.velero)?;
+        self.velero.render(&mut text)?;
+        text::encode(&mut text, &self.registry)?;
         Ok(text)
     }
 

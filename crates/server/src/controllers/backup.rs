@@ -59,7 +59,7 @@ use crate::end::{End, Standing};
 use crate::events::Milestone;
 use crate::journal::{self, ConfigMaps};
 use crate::log::RunLog;
-use crate::metrics::RunKind;
+use crate::metrics::Source;
 use crate::patch;
 use crate::server::{Context, Error};
 use crate::story::one_line;
@@ -78,6 +78,7 @@ pub async fn run(context: Arc<Context>) -> Result<(), Error> {
     let looks = Arc::new(Looks::default());
     let watch = Watch::new(api).concurrency(UNDER_WAY);
     let watched = watch.store();
+    context.metrics.see(Source::Backups(watched.clone()));
     let work = move |backup: Arc<Backup>| {
         work(Arc::clone(&context), Arc::clone(&looks), watched.clone(), backup)
     };
@@ -228,6 +229,7 @@ async fn start(
     };
     let (name, uid) = (request.name.clone(), request.uid.clone());
     let backup = begin(api, &backup).await?;
+    context.metrics.backup_began(&backup);
     point::pass(Point::BackupInProgress);
     tracing::info!("the backup has started");
     let store = match opened {
@@ -474,7 +476,7 @@ async fn refuse_canceled(
         Err(error) if patch::is_missing(&error) => return Ok(()),
         written => written.map(drop)?,
     }
-    context.metrics.run_ended(RunKind::Backup, End::Failed);
+    context.metrics.backup_ended(backup, &status, End::Failed);
     context.events.tell(backup, Milestone::Canceled).await;
     Ok(())
 }
@@ -518,7 +520,7 @@ async fn write_end(
         tracing::info!("it was deleted at its end; the sync brings back what is in the bucket");
     }
     if let Standing::Ended(end) = Standing::from(status.phase.as_ref()) {
-        context.metrics.run_ended(RunKind::Backup, end);
+        context.metrics.backup_ended(backup, &status, end);
         context.events.tell(backup, Milestone::of_end(end, &status.failure_reason)).await;
     }
     Ok(())
@@ -545,7 +547,7 @@ async fn refuse(
     let change = defaulted(backup, &status);
     patch::patch(api, &backup.name_any(), backup.resource_version().as_deref(), change).await?;
     let end = End::FailedValidation;
-    context.metrics.run_ended(RunKind::Backup, end);
+    context.metrics.backup_ended(backup, &status, end);
     context.events.tell(backup, Milestone::Ended { phase: end }).await;
     Ok(())
 }
@@ -589,26 +591,38 @@ async fn clean(store: &BackupStore, name: &BackupName) {
     }
 }
 
+/// How a backup has ended.
+struct Conclusion {
+    status: BackupStatus,
+    /// Whether the bucket has its record.
+    is_recorded: bool,
+}
+
 /// Writes the commit record of a backup whose files are written. Returns what is true then. Where
 /// that is not known it is an error, and the bucket is asked later.
 async fn commit(
     store: &BackupStore,
     backup: &Backup,
     status: &BackupStatus,
-) -> Result<BackupStatus, WorkError> {
+) -> Result<Conclusion, WorkError> {
     let end = finalize::conclude(status, Timestamp::now());
     let record = Backup { status: Some(end.clone()), ..backup.clone() };
     point::pass(Point::Commit);
     let committed = patiently(|| store.commit(&record)).await;
     point::pass(Point::Committed);
     match committed {
-        Ok(Committed::Before(found)) => Ok(found.status.unwrap_or(end)),
-        Ok(Committed::Created(_) | Committed::Replaced) => Ok(end),
+        Ok(Committed::Before(found)) => {
+            Ok(Conclusion { status: found.status.unwrap_or(end), is_recorded: true })
+        }
+        Ok(Committed::Created(_) | Committed::Replaced) => {
+            Ok(Conclusion { status: end, is_recorded: true })
+        }
         Err(error) if error.is_retryable() => Err(WorkError::Commit(one_line(&error))),
         Err(error) => {
             let reason = one_line(&error);
             let told = "the backup is not in the bucket, because its record cannot be written";
-            Ok(failed(status, format!("{told}: {reason}")))
+            let status = failed(status, format!("{told}: {reason}"));
+            Ok(Conclusion { status, is_recorded: false })
         }
     }
 }

@@ -17,6 +17,7 @@ use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
 use super::period::{self, Due};
+use crate::metrics::Source;
 use crate::server::{Context, Error};
 use crate::story::one_line;
 use crate::watch::{Next, Watch};
@@ -30,6 +31,7 @@ pub async fn run(context: Arc<Context>) -> Result<(), Error> {
     let api = context.api();
     mark_default(&api, &context.options.default_backup_storage_location).await?;
     let watch = Watch::new(api.clone()).concurrency(AT_ONCE);
+    context.metrics.see(Source::Locations(watch.store()));
     let stop = context.stop.clone();
     let controller = Arc::new(Controller {
         frequency: context.options.store_validation_frequency,

@@ -4,6 +4,7 @@
 //! server starts is run again: what it has created is recognised, the operations that it has begun are
 //! in its journal, and every object is there once in the end.
 
+mod access;
 mod csi;
 mod facts;
 mod items;
@@ -46,7 +47,7 @@ use crate::end::{End, Standing};
 use crate::events::Milestone;
 use crate::journal::{self, ConfigMaps};
 use crate::log::RunLog;
-use crate::metrics::RunKind;
+use crate::metrics::Source;
 use crate::patch;
 use crate::server::{Context, Error};
 use crate::story::one_line;
@@ -61,6 +62,7 @@ pub async fn run(context: Arc<Context>) -> Result<(), Error> {
     let stop = context.stop.clone();
     let watch = Watch::new(api).concurrency(UNDER_WAY);
     let watched = watch.store();
+    context.metrics.see(Source::Restores(watched.clone()));
     let work = move |restore: Arc<Restore>| work(Arc::clone(&context), watched.clone(), restore);
     Ok(watch.run(&stop, work).await?)
 }
@@ -194,7 +196,11 @@ async fn go(
     let Prepared { restore: filled, outcome } =
         request::prepare(&restore, &known.facts, &known.defaults, Timestamp::now());
     let request = match (outcome, stage) {
-        (Ok(request), _) => request,
+        (Ok(request), Some(_)) => request,
+        (Ok(request), None) => match access::refusal(&context.client, &filled.spec).await {
+            None => request,
+            Some(reason) => return refuse(context, api, &filled, &[reason]).await,
+        },
         (Err(errors), None) => return refuse(context, api, &filled, &errors).await,
         (Err(errors), Some(_)) => {
             let reason = format!("it is not valid any more: {}", errors.join("; "));
@@ -209,10 +215,20 @@ async fn go(
         Err(error) => {
             let reason = format!("cannot open the storage location: {}", one_line(&error));
             let status = failed(&restore, reason);
-            return write_end(context, api, &restore, &status, cancel.is_cancelled()).await;
+            if stage.is_none() {
+                context.metrics.restore_began(&filled);
+            }
+            return write_end(context, api, &filled, &status, cancel.is_cancelled()).await;
         }
     };
-    let restore = if stage.is_none() { begin(api, &filled).await? } else { restore };
+    let restore = match stage {
+        Some(_) => restore,
+        None => {
+            let begun = begin(api, &filled).await?;
+            context.metrics.restore_began(&begun);
+            begun
+        }
+    };
     point::pass(Point::RestoreInProgress);
     let (name, uid) = (request.name.clone(), request.uid.clone());
     let (client, namespace) = (context.client.clone(), &context.options.namespace);
@@ -339,7 +355,7 @@ async fn write_end(
     let status = with_conditions(status, is_asked);
     patiently(|| patch::patch_status_of(api, restore, json!(status))).await?;
     if let Standing::Ended(end) = Standing::from(status.phase.as_ref()) {
-        context.metrics.run_ended(RunKind::Restore, end);
+        context.metrics.restore_ended(restore, end);
         context.events.tell(restore, Milestone::of_end(end, &status.failure_reason)).await;
     }
     Ok(())
@@ -388,7 +404,8 @@ async fn refuse(
     let change = defaulted(restore, &status);
     patch::patch(api, &restore.name_any(), restore.resource_version().as_deref(), change).await?;
     let end = End::FailedValidation;
-    context.metrics.run_ended(RunKind::Restore, end);
+    context.metrics.restore_began(restore);
+    context.metrics.restore_ended(restore, end);
     context.events.tell(restore, Milestone::Ended { phase: end }).await;
     Ok(())
 }

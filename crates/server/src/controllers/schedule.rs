@@ -21,6 +21,7 @@ use kube::api::ListParams;
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
+use crate::metrics::Source;
 use crate::patch;
 use crate::server::{Context, Error};
 use crate::watch::{Next, Watch};
@@ -39,6 +40,7 @@ const PAGE: u32 = 500;
 /// Works until asked to stop.
 pub async fn run(context: Arc<Context>) -> Result<(), Error> {
     let watch = Watch::new(context.api::<Schedule>()).concurrency(AT_ONCE);
+    context.metrics.see(Source::Schedules(watch.store()));
     let stop = context.stop.clone();
     let local = TimeZone::system();
     tracing::debug!(zone = local.iana_name(), "schedules that name no time zone mean this one");

@@ -186,6 +186,16 @@ impl Names {
         self.one_of(SCHEDULES_MAX, schedule, OTHER_SCHEDULES)
     }
 
+    /// The same, unless it is one of the rest.
+    pub(super) fn schedule_of_its_own(&self, schedule: &str) -> Option<Arc<str>> {
+        Some(self.schedule(schedule)).filter(|label| **label == *schedule)
+    }
+
+    /// Makes room for another in place of this one.
+    pub(super) fn forget(&self, name: &str) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+    }
+
     fn one_of(&self, most: usize, name: &str, rest: &str) -> Arc<str> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = known.get(name) {
@@ -230,6 +240,10 @@ mod tests {
             assert_eq!(*names.schedule(&schedule), schedule);
         }
         assert_eq!(&*names.schedule("late"), OTHER_SCHEDULES);
+        assert_eq!(names.schedule_of_its_own("late"), None);
+        names.forget("7");
+        assert_eq!(names.schedule_of_its_own("late").as_deref(), Some("late"));
+        assert_eq!(&*names.schedule("7"), OTHER_SCHEDULES);
     }
 
     #[test]

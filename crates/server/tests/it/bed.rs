@@ -105,6 +105,11 @@ impl Shared {
         shared
     }
 
+    /// The control plane itself.
+    pub(crate) fn plane(&self) -> &ControlPlane {
+        &self.plane
+    }
+
     /// A client for the runtime that asks; connections belong to a runtime.
     pub(crate) async fn client(&self) -> Client {
         kubeconfig::client(self.plane.kubeconfig()).await.unwrap()

@@ -7,6 +7,7 @@
     reason = "a test may end at once; clippy exempts only functions marked as tests by itself"
 )]
 
+mod access;
 mod backup;
 mod bed;
 mod cancel;
@@ -24,6 +25,7 @@ mod journal;
 mod lease;
 mod location;
 mod log;
+mod metrics;
 mod operations;
 mod restore;
 mod restore_actions;

@@ -17,6 +17,7 @@ use stage::{Bowline, api_of, back_up, eventually, install, reduced, restore, vel
 
 mod changes;
 mod csi;
+mod metrics;
 mod restores;
 mod stage;
 mod volumes;

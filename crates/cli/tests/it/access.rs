@@ -1,0 +1,304 @@
+//! What a server that was installed may do, asked of a real API server: what the page says, and nothing
+//! more.
+
+use std::collections::BTreeSet;
+
+use bowline_api::access::{self, Profile};
+use k8s_openapi::api::authorization::v1::{
+    NonResourceAttributes, ResourceAttributes, ResourceRule, SelfSubjectRulesReview,
+    SelfSubjectRulesReviewSpec, SubjectAccessReview, SubjectAccessReviewSpec,
+};
+use k8s_openapi::api::rbac::v1::PolicyRule;
+use kube::api::{Api, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+
+use crate::install::Installed;
+
+/// Who the server is.
+const ACCOUNT: &str = "system:serviceaccount:velero:bowline";
+const GROUPS: [&str; 3] =
+    ["system:serviceaccounts", "system:serviceaccounts:velero", "system:authenticated"];
+/// Its own namespace, and one of an application.
+const OWN: &str = "velero";
+const OTHER: &str = "shop";
+
+const READ: [&str; 3] = ["get", "list", "watch"];
+const CHANGE: [&str; 3] = ["create", "update", "patch"];
+const DELETE: [&str; 2] = ["delete", "deletecollection"];
+/// Verbs that mean something for a few resources only: group, resource, verbs.
+const SPECIAL: [(&str, &str, &[&str]); 10] = [
+    ("rbac.authorization.k8s.io", "roles", &["bind", "escalate"]),
+    ("rbac.authorization.k8s.io", "clusterroles", &["bind", "escalate"]),
+    ("", "users", &["impersonate"]),
+    ("", "groups", &["impersonate"]),
+    ("", "serviceaccounts", &["impersonate"]),
+    ("authentication.k8s.io", "userextras", &["impersonate"]),
+    ("authentication.k8s.io", "uids", &["impersonate"]),
+    ("certificates.k8s.io", "signers", &["approve", "sign", "attest"]),
+    ("", "nodes", &["proxy"]),
+    ("example.io", "things", &["*", "own"]),
+];
+const SNAPSHOTS: [(&str, &str); 6] = [
+    ("snapshot.storage.k8s.io", "volumesnapshots"),
+    ("snapshot.storage.k8s.io", "volumesnapshotcontents"),
+    ("snapshot.storage.k8s.io", "volumesnapshotcontents/status"),
+    ("groupsnapshot.storage.k8s.io", "volumegroupsnapshots"),
+    ("groupsnapshot.storage.k8s.io", "volumegroupsnapshotcontents"),
+    ("groupsnapshot.storage.k8s.io", "volumegroupsnapshotcontents/status"),
+];
+
+/// Whether somebody may do something.
+#[derive(Clone, Debug)]
+struct Question {
+    verb: &'static str,
+    group: String,
+    /// With what is below it, after a slash.
+    resource: String,
+    namespace: &'static str,
+}
+
+impl Question {
+    fn is_one_of(&self, verbs: &[&str]) -> bool {
+        verbs.contains(&self.verb)
+    }
+
+    fn is_of(&self, group: &str, resource: &str) -> bool {
+        self.group == group && self.resource == resource
+    }
+
+    /// What every account of a cluster may do: ask about itself.
+    fn is_everybodys(&self) -> bool {
+        self.verb == "create"
+            && [
+                ("authorization.k8s.io", "selfsubjectaccessreviews"),
+                ("authorization.k8s.io", "selfsubjectrulesreviews"),
+                ("authentication.k8s.io", "selfsubjectreviews"),
+            ]
+            .iter()
+            .any(|(group, resource)| self.is_of(group, resource))
+    }
+}
+
+/// A row of the table in the page: how it begins, what it is about, and who may do that.
+struct Row {
+    begins: &'static str,
+    is_about: fn(&Question) -> bool,
+    backup_only: bool,
+    full: bool,
+}
+
+const fn row(
+    begins: &'static str,
+    backup_only: bool,
+    full: bool,
+    is_about: fn(&Question) -> bool,
+) -> Row {
+    Row { begins, is_about, backup_only, full }
+}
+
+const TABLE: [Row; 7] = [
+    row("read every object", true, true, |asked| asked.is_one_of(&READ)),
+    row("run hooks in pods", true, true, |asked| {
+        asked.verb == "create" && asked.is_of("", "pods/exec")
+    }),
+    row("make and delete snapshots of CSI volumes", true, true, |asked| {
+        let is_snapshot = SNAPSHOTS.iter().any(|(group, resource)| asked.is_of(group, resource));
+        is_snapshot && (asked.is_one_of(&CHANGE) || asked.verb == "delete")
+    }),
+    row("write its own namespace", true, true, |asked| {
+        let is_written = asked.is_one_of(&CHANGE) || asked.verb == "delete";
+        let is_event = asked.is_of("", "events") || asked.is_of("events.k8s.io", "events");
+        asked.namespace == OWN
+            && ((asked.group == "velero.io" && is_written)
+                || (asked.is_of("", "configmaps") && is_written)
+                || (asked.is_of("coordination.k8s.io", "leases") && asked.is_one_of(&CHANGE))
+                || (is_event && asked.is_one_of(&["create", "patch"])))
+    }),
+    row("create and change any object", false, true, |asked| asked.is_one_of(&CHANGE)),
+    row("grant rights that it does not have", false, true, |asked| {
+        asked.is_one_of(&["bind", "escalate"])
+    }),
+    row("delete objects of applications", false, false, |asked| asked.is_one_of(&DELETE)),
+];
+
+/// Whether the page says that a server may do this.
+fn is_documented(asked: &Question, profile: Profile) -> bool {
+    let is_granted = |row: &Row| match profile {
+        Profile::BackupOnly => row.backup_only,
+        Profile::Full => row.full,
+    };
+    asked.is_everybodys() || TABLE.iter().any(|row| is_granted(row) && (row.is_about)(asked))
+}
+
+#[test]
+fn the_page_has_the_rows_that_are_asked_about_below() {
+    let page = include_str!("../../../../docs/install.md");
+    let rows = page.lines().skip_while(|line| !line.starts_with("| | backup-only")).skip(2);
+    let rows: Vec<Vec<&str>> = rows
+        .take_while(|line| line.starts_with('|'))
+        .map(|line| line.trim_matches('|').split(" | ").map(str::trim).collect())
+        .collect();
+    assert_eq!(rows.len(), TABLE.len(), "{rows:?}");
+    let word = |may: bool| if may { "yes" } else { "no" };
+    for (told, row) in rows.iter().zip(&TABLE) {
+        assert!(told[0].starts_with(row.begins), "{told:?} is not {:?}", row.begins);
+        assert_eq!(told[1..], [word(row.backup_only), word(row.full)], "{told:?}");
+    }
+}
+
+/// Every verb for every resource that there is, and for one that is not.
+async fn questions(client: &Client) -> Vec<Question> {
+    let mut resources = vec![("example.io".to_owned(), "things".to_owned(), true)];
+    let mut add = |group: &str, list: Vec<(String, bool)>| {
+        resources.extend(list.into_iter().map(|(name, below)| (group.to_owned(), name, below)));
+    };
+    let core = client.list_core_api_resources("v1").await.unwrap().resources;
+    add("", core.into_iter().map(|one| (one.name, one.namespaced)).collect());
+    for group in client.list_api_groups().await.unwrap().groups {
+        for version in &group.versions {
+            let list = client.list_api_group_resources(&version.group_version).await.unwrap();
+            let list = list.resources.into_iter().map(|one| (one.name, one.namespaced));
+            add(&group.name, list.collect());
+        }
+    }
+    // Where there is no CSI, they are kinds of tomorrow.
+    for (group, resource) in SNAPSHOTS {
+        add(group, vec![(resource.to_owned(), true)]);
+    }
+    let mut questions = Vec::new();
+    for (group, resource, is_namespaced) in resources {
+        let namespaces: &[&'static str] = if is_namespaced { &[OWN, OTHER] } else { &[""] };
+        for verb in READ.into_iter().chain(CHANGE).chain(DELETE) {
+            questions.extend(namespaces.iter().map(|&namespace| Question {
+                verb,
+                group: group.clone(),
+                resource: resource.clone(),
+                namespace,
+            }));
+        }
+    }
+    for (group, resource, verbs) in SPECIAL {
+        for &verb in verbs {
+            questions.extend([OWN, OTHER, ""].map(|namespace| Question {
+                verb,
+                group: group.to_owned(),
+                resource: resource.to_owned(),
+                namespace,
+            }));
+        }
+    }
+    questions
+}
+
+async fn ask(client: &Client, spec: SubjectAccessReviewSpec) -> bool {
+    let spec = SubjectAccessReviewSpec {
+        user: Some(ACCOUNT.to_owned()),
+        groups: Some(GROUPS.map(str::to_owned).to_vec()),
+        ..spec
+    };
+    let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
+    let api: Api<SubjectAccessReview> = Api::all(client.clone());
+    api.create(&PostParams::default(), &review).await.unwrap().status.unwrap().allowed
+}
+
+async fn may(client: &Client, asked: &Question) -> bool {
+    let (resource, below) = asked.resource.split_once('/').unwrap_or((&asked.resource, ""));
+    let text = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    let attributes = ResourceAttributes {
+        verb: text(asked.verb),
+        group: text(&asked.group),
+        resource: text(resource),
+        subresource: text(below),
+        namespace: text(asked.namespace),
+        ..ResourceAttributes::default()
+    };
+    let spec = SubjectAccessReviewSpec {
+        resource_attributes: Some(attributes),
+        ..SubjectAccessReviewSpec::default()
+    };
+    ask(client, spec).await
+}
+
+/// Whether it may ask for an address of the API server that is no resource.
+async fn may_reach(client: &Client, verb: &str, path: &str) -> bool {
+    let attributes =
+        NonResourceAttributes { verb: Some(verb.to_owned()), path: Some(path.to_owned()) };
+    let spec = SubjectAccessReviewSpec {
+        non_resource_attributes: Some(attributes),
+        ..SubjectAccessReviewSpec::default()
+    };
+    ask(client, spec).await
+}
+
+/// A rule in one spelling.
+type Spelled = (BTreeSet<String>, BTreeSet<String>, BTreeSet<String>, Option<Vec<String>>);
+
+fn spelled(
+    groups: Option<Vec<String>>,
+    resources: Option<Vec<String>>,
+    verbs: Vec<String>,
+    names: Option<Vec<String>>,
+) -> Spelled {
+    let set = |texts: Option<Vec<String>>| texts.unwrap_or_default().into_iter().collect();
+    let names = names.filter(|names| !names.is_empty());
+    (set(groups), set(resources), verbs.into_iter().collect(), names)
+}
+
+/// What the API server says that the server itself may do in a namespace.
+async fn rules(client: &Client, namespace: &str) -> BTreeSet<Spelled> {
+    let spec = SelfSubjectRulesReviewSpec { namespace: Some(namespace.to_owned()) };
+    let review = SelfSubjectRulesReview { spec, ..SelfSubjectRulesReview::default() };
+    let api: Api<SelfSubjectRulesReview> = Api::all(client.clone());
+    let answer = api.create(&PostParams::default(), &review).await.unwrap().status.unwrap();
+    let spell = |rule: ResourceRule| {
+        spelled(rule.api_groups, rule.resources, rule.verbs, rule.resource_names)
+    };
+    let is_everybodys = |(_, resources, verbs, _): &Spelled| {
+        let of_oneself = |name: &String| name.starts_with("selfsubject");
+        resources.iter().all(of_oneself) && verbs.iter().all(|verb| verb == "create")
+    };
+    let rules = answer.resource_rules.into_iter().map(spell);
+    rules.filter(|rule| !is_everybodys(rule)).collect()
+}
+
+/// The server itself, as far as the cluster can tell.
+async fn as_server(installed: &Installed) -> Client {
+    let file = Kubeconfig::read_from(installed.plane.kubeconfig()).unwrap();
+    let options = KubeConfigOptions::default();
+    let mut config = Config::from_custom_kubeconfig(file, &options).await.unwrap();
+    config.auth_info.impersonate = Some(ACCOUNT.to_owned());
+    config.auth_info.impersonate_groups = Some(GROUPS.map(str::to_owned).to_vec());
+    Client::try_from(config).unwrap()
+}
+
+#[test]
+fn each_verb_on_each_resource_is_allowed_if_the_page_says_so_and_only_then() {
+    let installed = Installed::start();
+    let (runtime, client) = (&installed.runtime, &installed.client);
+    for profile in Profile::ALL {
+        installed.install(profile.as_str());
+        runtime.block_on(async {
+            let questions = questions(client).await;
+            assert!(questions.len() > 1000, "{}", questions.len());
+            for asked in &questions {
+                let expected = is_documented(asked, profile);
+                assert_eq!(may(client, asked).await, expected, "{profile}: {asked:?}");
+            }
+            for (verb, path) in [("get", "/metrics"), ("get", "/logs/"), ("get", "/debug/pprof/")] {
+                assert!(!may_reach(client, verb, path).await, "{profile}: {verb} {path}");
+            }
+            assert!(!may_reach(client, "*", "*").await, "{profile}");
+            let server = as_server(&installed).await;
+            for namespace in [OWN, OTHER] {
+                let own = if namespace == OWN { access::own_rules() } else { Vec::new() };
+                let spell = |rule: PolicyRule| {
+                    spelled(rule.api_groups, rule.resources, rule.verbs, rule.resource_names)
+                };
+                let granted = access::cluster_rules(profile).into_iter().chain(own).map(spell);
+                let found = rules(&server, namespace).await;
+                assert_eq!(found, granted.collect(), "{profile} in {namespace}");
+            }
+        });
+    }
+}

@@ -1,0 +1,189 @@
+//! What the resources of a namespace say, as numbers. Nothing here is remembered, so that a server that
+//! has just started, or taken over from another, tells the same as the one before it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bowline_api::location::LocationPhase;
+use bowline_api::{Backup, BackupStorageLocation, Restore, Schedule, label};
+use bowline_engine::schedule::{parse, schedule_label};
+use futures::FutureExt as _;
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+use kube::ResourceExt as _;
+use kube::runtime::reflector::Store;
+
+use crate::end::{End, Standing};
+
+/// How many of the times to come are looked at for the longest pause of a Schedule: a week of days,
+/// and one more.
+const TIMES: usize = 8;
+/// Later ones are not looked at.
+const FAR: Duration = Duration::from_hours(24 * 400);
+
+/// Objects of a kind that a controller watches.
+#[derive(Debug)]
+pub(crate) enum Source {
+    Backups(Store<Backup>),
+    Restores(Store<Restore>),
+    Schedules(Store<Schedule>),
+    Locations(Store<BackupStorageLocation>),
+}
+
+/// What controllers watch. A server that waits for its turn watches nothing.
+#[derive(Debug, Default)]
+pub(super) struct Sources {
+    backups: Option<Store<Backup>>,
+    restores: Option<Store<Restore>>,
+    schedules: Option<Store<Schedule>>,
+    locations: Option<Store<BackupStorageLocation>>,
+}
+
+/// All objects that gauges are made of.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    pub(super) backups: Vec<Arc<Backup>>,
+    pub(super) restores: Vec<Arc<Restore>>,
+    pub(super) schedules: Vec<Arc<Schedule>>,
+    pub(super) locations: Vec<Arc<BackupStorageLocation>>,
+}
+
+impl Sources {
+    pub(super) fn add(&mut self, source: Source) {
+        match source {
+            Source::Backups(store) => self.backups = Some(store),
+            Source::Restores(store) => self.restores = Some(store),
+            Source::Schedules(store) => self.schedules = Some(store),
+            Source::Locations(store) => self.locations = Some(store),
+        }
+    }
+
+    /// What there is. None before all has been listed: half of it would be a lie.
+    pub(super) fn look(&self) -> Option<Seen> {
+        Some(Seen {
+            backups: listed(self.backups.as_ref()?)?,
+            restores: listed(self.restores.as_ref()?)?,
+            schedules: listed(self.schedules.as_ref()?)?,
+            locations: listed(self.locations.as_ref()?)?,
+        })
+    }
+}
+
+fn listed<K>(store: &Store<K>) -> Option<Vec<Arc<K>>>
+where
+    K: kube::Resource<DynamicType = ()> + Clone + 'static,
+{
+    let is_ready = matches!(store.wait_until_ready().now_or_never(), Some(Ok(())));
+    is_ready.then(|| store.state())
+}
+
+/// What is told of all objects.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Gauges {
+    pub(super) backups: usize,
+    pub(super) restores: usize,
+    /// By the label of backups. Those of no Schedule are there always; a Schedule that is gone is not,
+    /// though it may have left backups.
+    pub(super) schedules: BTreeMap<String, OfSchedule>,
+    /// Whether each location can be used; those that nobody has looked at are not there.
+    pub(super) locations: BTreeMap<String, bool>,
+}
+
+/// What is told of the backups of a Schedule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct OfSchedule {
+    /// Whether the last one that ended was completed. True if there is none, as in Velero.
+    pub(super) is_well: bool,
+    /// When the last one was completed, if one was.
+    pub(super) last_success: Option<Timestamp>,
+    /// How many items the last one that ran has, and how many errors.
+    pub(super) items: i64,
+    pub(super) errors: i64,
+    /// The longest pause between two of its times, if it has any to come.
+    pub(super) interval: Option<Duration>,
+}
+
+impl Default for OfSchedule {
+    fn default() -> Self {
+        Self { is_well: true, last_success: None, items: 0, errors: 0, interval: None }
+    }
+}
+
+/// What objects say at a time.
+pub(super) fn gauges(seen: &Seen, local: &TimeZone, now: Timestamp) -> Gauges {
+    let mut schedules = BTreeMap::from([(String::new(), OfSchedule::default())]);
+    for schedule in &seen.schedules {
+        let interval = interval(schedule, local, now);
+        let fresh = OfSchedule { interval, ..OfSchedule::default() };
+        schedules.insert(schedule_label(schedule), fresh);
+    }
+    let mut ended: Vec<_> =
+        seen.backups.iter().filter_map(|one| Some((ended(one)?, one))).collect();
+    // Of two that ended in the same second, scheduled ones are called after their times.
+    ended.sort_by_key(|((at, _), backup)| (*at, backup.name_any()));
+    for ((at, end), backup) in ended {
+        let Some(told) = schedules.get_mut(schedule_of(backup)) else { continue };
+        told.is_well = end == End::Completed;
+        if end == End::Completed {
+            told.last_success = at.or(told.last_success);
+        }
+        if end != End::FailedValidation
+            && let Some(status) = &backup.status
+        {
+            told.items = status.progress.as_ref().map_or(0, |progress| progress.total_items);
+            told.errors = status.errors;
+        }
+    }
+    let availability = |location: &Arc<BackupStorageLocation>| {
+        let is_available = match location.status.as_ref()?.phase.as_ref()? {
+            LocationPhase::Available => true,
+            LocationPhase::Unavailable => false,
+            LocationPhase::Other(_) => return None,
+        };
+        Some((location.name_any(), is_available))
+    };
+    Gauges {
+        backups: seen.backups.len(),
+        restores: seen.restores.len(),
+        schedules,
+        locations: seen.locations.iter().filter_map(availability).collect(),
+    }
+}
+
+/// The Schedule that made a backup, as it is labelled; empty for none.
+pub(super) fn schedule_of(backup: &Backup) -> &str {
+    backup.labels().get(label::SCHEDULE_NAME).map_or("", String::as_str)
+}
+
+/// How a backup ended, and when. One that was refused never began, so that it has only been created.
+fn ended(backup: &Backup) -> Option<(Option<Timestamp>, End)> {
+    let status = backup.status.as_ref()?;
+    let Standing::Ended(end) = Standing::from(status.phase.as_ref()) else { return None };
+    let created = || backup.metadata.creation_timestamp.as_ref();
+    let at = status.completion_timestamp.as_ref().or_else(created);
+    Some((at.map(|at| at.0), end))
+}
+
+/// The longest pause between the times to come.
+fn interval(schedule: &Schedule, local: &TimeZone, now: Timestamp) -> Option<Duration> {
+    if schedule.spec.paused {
+        return None;
+    }
+    let cron = parse(&schedule.spec.schedule).ok()?;
+    let far = now.checked_add(FAR).ok()?;
+    let first = cron.next(now, local)?;
+    let (mut last, mut longest) = (first, None);
+    for _ in 1..TIMES {
+        let Some(next) = cron.next(last, local) else { break };
+        longest = longest.max(Duration::try_from(next.duration_since(last)).ok());
+        if next > far {
+            break;
+        }
+        last = next;
+    }
+    longest
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,225 @@
+use kube::runtime::reflector;
+use kube::runtime::watcher::Event;
+use serde_json::{Value, json};
+
+use super::*;
+
+fn at(text: &str) -> Timestamp {
+    text.parse().unwrap()
+}
+
+/// A backup of a Schedule that ended, at a minute of an hour unless it never began.
+fn backup(name: &str, schedule: &str, phase: &str, minute: Option<u8>) -> Arc<Backup> {
+    let ended = minute.map(|minute| format!("2026-11-15T12:{minute:02}:00Z"));
+    let labels =
+        if schedule.is_empty() { json!({}) } else { json!({label::SCHEDULE_NAME: schedule}) };
+    let object = json!({
+        "apiVersion": "velero.io/v1", "kind": "Backup",
+        "metadata": {"name": name, "labels": labels, "creationTimestamp": "2026-11-15T12:30:00Z"},
+        "spec": {},
+        "status": {"phase": phase, "completionTimestamp": ended},
+    });
+    Arc::new(serde_json::from_value(object).unwrap())
+}
+
+/// The same, with counts.
+fn counted(backup: Arc<Backup>, items: i64, errors: i64) -> Arc<Backup> {
+    let mut backup = Arc::unwrap_or_clone(backup);
+    let status = backup.status.as_mut().unwrap();
+    status.errors = errors;
+    status.progress =
+        Some(serde_json::from_value(json!({"totalItems": items, "itemsBackedUp": 0})).unwrap());
+    Arc::new(backup)
+}
+
+fn schedule(name: &str, expression: &str, is_paused: bool) -> Arc<Schedule> {
+    let object = json!({
+        "apiVersion": "velero.io/v1", "kind": "Schedule",
+        "metadata": {"name": name},
+        "spec": {"schedule": expression, "paused": is_paused, "template": {}},
+    });
+    Arc::new(serde_json::from_value(object).unwrap())
+}
+
+fn location(name: &str, status: &Value) -> Arc<BackupStorageLocation> {
+    let object = json!({
+        "apiVersion": "velero.io/v1", "kind": "BackupStorageLocation",
+        "metadata": {"name": name},
+        "spec": {"provider": "p", "objectStorage": {"bucket": "b"}},
+        "status": status,
+    });
+    Arc::new(serde_json::from_value(object).unwrap())
+}
+
+/// A Sunday.
+const NOW: &str = "2026-11-15T13:00:00Z";
+
+fn told(seen: &Seen) -> Gauges {
+    gauges(seen, &TimeZone::UTC, at(NOW))
+}
+
+#[test]
+fn without_objects_all_is_zero_and_nothing_has_failed() {
+    let gauges = told(&Seen::default());
+    let none =
+        OfSchedule { is_well: true, last_success: None, items: 0, errors: 0, interval: None };
+    let schedules = BTreeMap::from([(String::new(), none)]);
+    assert_eq!(gauges, Gauges { backups: 0, restores: 0, schedules, locations: BTreeMap::new() });
+}
+
+#[test]
+fn the_last_backup_that_ended_says_how_it_stands_whatever_the_order() {
+    let rows: [(&str, Vec<Arc<Backup>>, bool, Option<&str>); 9] = [
+        ("well", vec![backup("a", "", "Completed", Some(1))], true, Some("2026-11-15T12:01:00Z")),
+        (
+            "then in part",
+            vec![
+                backup("b", "", "PartiallyFailed", Some(2)),
+                backup("a", "", "Completed", Some(1)),
+            ],
+            false,
+            Some("2026-11-15T12:01:00Z"),
+        ),
+        (
+            "then well",
+            vec![backup("b", "", "Completed", Some(2)), backup("a", "", "Failed", Some(1))],
+            true,
+            Some("2026-11-15T12:02:00Z"),
+        ),
+        ("never well", vec![backup("a", "", "Failed", Some(1))], false, None),
+        (
+            "refused after it",
+            vec![backup("b", "", "FailedValidation", None), backup("a", "", "Completed", Some(1))],
+            false,
+            Some("2026-11-15T12:01:00Z"),
+        ),
+        (
+            "refused before it",
+            vec![backup("a", "", "Completed", Some(50)), backup("b", "", "FailedValidation", None)],
+            true,
+            Some("2026-11-15T12:50:00Z"),
+        ),
+        (
+            "another goes on",
+            vec![backup("b", "", "InProgress", None), backup("a", "", "Completed", Some(1))],
+            true,
+            Some("2026-11-15T12:01:00Z"),
+        ),
+        (
+            "another is being deleted",
+            vec![backup("b", "", "Deleting", Some(2)), backup("a", "", "Failed", Some(1))],
+            false,
+            None,
+        ),
+        (
+            "two in one second",
+            vec![backup("n-2", "", "Failed", Some(1)), backup("n-1", "", "Completed", Some(1))],
+            false,
+            Some("2026-11-15T12:01:00Z"),
+        ),
+    ];
+    for (case, mut backups, is_well, last) in rows {
+        for _ in 0..2 {
+            let count = backups.len();
+            let gauges = told(&Seen { backups: backups.clone(), ..Seen::default() });
+            assert_eq!(gauges.backups, count, "{case}");
+            let told = &gauges.schedules[""];
+            assert_eq!((told.is_well, told.last_success), (is_well, last.map(at)), "{case}");
+            backups.reverse();
+        }
+    }
+}
+
+#[test]
+fn items_and_errors_are_those_of_the_last_backup_that_ran() {
+    let first = counted(backup("a", "", "Completed", Some(1)), 7, 0);
+    let second = counted(backup("b", "", "PartiallyFailed", Some(2)), 9, 3);
+    let refused = counted(backup("c", "", "FailedValidation", None), 0, 0);
+    let seen = Seen { backups: vec![refused, second, first.clone()], ..Seen::default() };
+    let gauges = told(&seen);
+    let of_none = &gauges.schedules[""];
+    assert_eq!((of_none.items, of_none.errors), (9, 3));
+    let gauges = told(&Seen { backups: vec![first], ..Seen::default() });
+    assert_eq!((gauges.schedules[""].items, gauges.schedules[""].errors), (7, 0));
+}
+
+#[test]
+fn each_schedule_is_told_of_by_itself_and_one_that_is_gone_is_not() {
+    let long = "x".repeat(70);
+    let seen = Seen {
+        backups: vec![
+            backup("a", "nightly", "Failed", Some(1)),
+            backup("b", "gone", "Failed", Some(2)),
+            backup("c", &label::value(&long), "Failed", Some(3)),
+            backup("d", "", "Completed", Some(4)),
+        ],
+        schedules: vec![
+            schedule("nightly", "0 1 * * *", false),
+            schedule("fresh", "0 1 * * *", false),
+            schedule(&long, "0 1 * * *", false),
+        ],
+        ..Seen::default()
+    };
+    let gauges = told(&seen);
+    let wells: Vec<_> =
+        gauges.schedules.iter().map(|(name, told)| (name.as_str(), told.is_well)).collect();
+    let long = label::value(&long);
+    assert_eq!(wells, [("", true), ("fresh", true), ("nightly", false), (&*long, false)]);
+    assert_eq!(gauges.backups, 4, "those of a Schedule that is gone are there all the same");
+}
+
+#[test]
+fn the_longest_pause_of_a_schedule_is_told_while_it_has_times_to_come() {
+    let hours = |hours: u64| Some(Duration::from_hours(hours));
+    for (expression, is_paused, expected) in [
+        ("@every 10m", false, Some(Duration::from_mins(10))),
+        ("0 1 * * *", false, hours(24)),
+        // Over the weekend, also when the next two are a day apart.
+        ("0 1 * * 1-5", false, hours(72)),
+        ("0 0 1 * *", false, hours(31 * 24)),
+        ("0 0 1 1 *", false, hours(365 * 24)),
+        ("0 1 * * *", true, None),
+        ("soon", false, None),
+    ] {
+        let schedules = vec![schedule("s", expression, is_paused)];
+        let gauges = told(&Seen { schedules, ..Seen::default() });
+        assert_eq!(gauges.schedules["s"].interval, expected, "{expression}");
+    }
+}
+
+#[test]
+fn locations_are_told_of_once_somebody_has_looked_at_them() {
+    let seen = Seen {
+        locations: vec![
+            location("a", &json!({"phase": "Available"})),
+            location("b", &json!({"phase": "Unavailable"})),
+            location("c", &json!({})),
+            location("d", &json!({"phase": "Strange"})),
+        ],
+        ..Seen::default()
+    };
+    let expected = BTreeMap::from([("a".to_owned(), true), ("b".to_owned(), false)]);
+    assert_eq!(told(&seen).locations, expected);
+}
+
+#[test]
+fn nothing_is_told_before_everything_was_listed() {
+    let mut sources = Sources::default();
+    let (backups, mut backup_writer) = reflector::store();
+    let (restores, mut restore_writer) = reflector::store();
+    let (schedules, mut schedule_writer) = reflector::store();
+    let (locations, mut location_writer) = reflector::store();
+    sources.add(Source::Backups(backups));
+    sources.add(Source::Restores(restores));
+    sources.add(Source::Schedules(schedules));
+    let first = Backup::clone(&backup("a", "", "New", None));
+    backup_writer.apply_watcher_event(&Event::InitApply(first));
+    backup_writer.apply_watcher_event(&Event::InitDone);
+    restore_writer.apply_watcher_event(&Event::InitDone);
+    schedule_writer.apply_watcher_event(&Event::InitDone);
+    assert!(sources.look().is_none(), "locations are not watched yet");
+    sources.add(Source::Locations(locations));
+    assert!(sources.look().is_none(), "they are not listed yet");
+    location_writer.apply_watcher_event(&Event::InitDone);
+    assert_eq!(sources.look().unwrap().backups.len(), 1);
+}

@@ -1,0 +1,167 @@
+//! What is written about metrics, and what is served.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bowline_api::{Backup, BackupStorageLocation, Restore, Schedule};
+use kube::Resource;
+use kube::runtime::reflector::{self, Store};
+use kube::runtime::watcher::Event;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::*;
+
+const PAGE: &str = include_str!("../../../../../docs/metrics.md");
+const ALERTS: &str = include_str!("../../../../../deploy/monitoring/alerts.yaml");
+const DASHBOARD: &str = include_str!("../../../../../deploy/monitoring/dashboard.json");
+
+/// A watch that has seen one object.
+fn store<K>(object: Value) -> Store<K>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + 'static,
+{
+    let (store, mut writer) = reflector::store();
+    let mut object = object;
+    object["apiVersion"] = json!(K::api_version(&()));
+    object["kind"] = json!(K::kind(&()));
+    writer.apply_watcher_event(&Event::InitApply(serde_json::from_value(object).unwrap()));
+    writer.apply_watcher_event(&Event::InitDone);
+    store
+}
+
+/// Metrics of a server that has done something of everything.
+fn busy() -> Metrics {
+    let metrics = Metrics::new();
+    metrics.show(
+        "1",
+        &[operation("a/b", "x", NOW, State::New), operation("a/b", "y", NOW, State::Completed)],
+    );
+    metrics.plugin_called(&name("a/b"), Method::Execute, Outcome::Ok, Duration::ZERO);
+    let status = json!({
+        "phase": "Completed", "startTimestamp": "2026-11-15T12:00:00Z",
+        "completionTimestamp": "2026-11-15T12:00:01Z", "csiVolumeSnapshotsAttempted": 1,
+    });
+    let backup = json!({"metadata": {"name": "b"}, "spec": {}, "status": status});
+    let backups = store::<Backup>(backup);
+    let first = backups.state().remove(0);
+    metrics.archive_written(&first, 1);
+    metrics.backup_ended(&first, first.status.as_ref().unwrap(), End::Completed);
+    metrics.see(Source::Backups(backups));
+    let restore = json!({"metadata": {"name": "r"}, "spec": {"backupName": "b"}});
+    metrics.see(Source::Restores(store::<Restore>(restore)));
+    let spec = json!({"schedule": "@every 1h", "template": {}});
+    let schedule = json!({"metadata": {"name": "s"}, "spec": spec});
+    metrics.see(Source::Schedules(store::<Schedule>(schedule)));
+    let spec = json!({"provider": "p", "objectStorage": {"bucket": "b"}});
+    let status = json!({"phase": "Available"});
+    let location = json!({"metadata": {"name": "l"}, "spec": spec, "status": status});
+    metrics.see(Source::Locations(store::<BackupStorageLocation>(location)));
+    metrics
+}
+
+/// The name of a series and its labels.
+fn parts(series: &str) -> (&str, BTreeSet<String>) {
+    let Some((name, rest)) = series.split_once('{') else { return (series, BTreeSet::new()) };
+    let labels = rest.trim_end_matches('}').split(',');
+    let name_of =
+        |label: &str| label.split(['=', '!']).next().unwrap_or_default().trim().to_owned();
+    (name, labels.map(name_of).filter(|label| !label.is_empty()).collect())
+}
+
+/// All names of series that are served, with their labels.
+fn served(text: &str) -> BTreeMap<&str, BTreeSet<String>> {
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    lines.map(|line| parts(line.rsplit_once(' ').unwrap().0)).collect()
+}
+
+/// Metrics with their types and labels.
+type Metric = (String, String, BTreeSet<String>);
+
+#[test]
+fn the_page_has_every_metric_with_its_type_and_labels_and_no_other() {
+    let text = busy().render(second(NOW)).unwrap();
+    let series = served(&text);
+    let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
+    let metric = |(name, kind): (&str, &str)| -> Metric {
+        let suffix = if kind == "counter" { "_total" } else { "" };
+        let sample = if kind == "histogram" { "_count" } else { suffix };
+        let labels = series[&*format!("{name}{sample}")].clone();
+        (format!("{name}{suffix}"), kind.to_owned(), labels)
+    };
+    let served: BTreeSet<Metric> = types.map(metric).collect();
+    let row = |line: &str| -> Option<Metric> {
+        let (series, rest) = line.strip_prefix("| `")?.split_once('`')?;
+        let is_metric = ["velero_", "bowline_"].iter().any(|prefix| series.starts_with(prefix));
+        let (name, labels) = parts(series);
+        let kind = rest.strip_prefix(" | ")?.split(' ').next()?;
+        is_metric.then(|| (name.to_owned(), kind.to_owned(), labels))
+    };
+    let told: BTreeSet<Metric> = PAGE.lines().filter_map(row).collect();
+    assert_eq!(served, told);
+    assert_eq!(PAGE.lines().filter_map(row).count(), told.len(), "each is there once");
+}
+
+/// The metrics that a text names, with the labels that it selects by.
+fn named(text: &str) -> Vec<(&str, BTreeSet<String>)> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let mut found = Vec::new();
+    for prefix in ["velero_", "bowline_"] {
+        for (start, _) in text.match_indices(prefix) {
+            if text[..start].ends_with(is_part) {
+                continue;
+            }
+            let rest = &text[start..];
+            let end = rest.find(|c| !is_part(c)).unwrap_or(rest.len());
+            let selector = rest[end..].strip_prefix('{').and_then(|rest| rest.split_once('}'));
+            let labels = selector.map(|(labels, _)| parts(&format!("{{{labels}}}")).1);
+            found.push((&rest[..end], labels.unwrap_or_default()));
+        }
+    }
+    found
+}
+
+/// The texts under a key, wherever it is.
+fn texts_of<'a>(value: &'a Value, key: &str) -> Vec<&'a str> {
+    match value {
+        Value::Object(fields) => {
+            let own = fields.get(key).and_then(Value::as_str);
+            own.into_iter().chain(fields.values().flat_map(|one| texts_of(one, key))).collect()
+        }
+        Value::Array(values) => values.iter().flat_map(|one| texts_of(one, key)).collect(),
+        _ => Vec::new(),
+    }
+}
+
+#[test]
+fn alerts_dashboard_and_page_ask_for_what_is_served() {
+    let alerts: Value = serde_saphyr::from_str(ALERTS).unwrap();
+    let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
+    let text = busy().render(second(NOW)).unwrap();
+    let series = served(&text);
+    let mut asked = texts_of(&alerts, "expr");
+    assert!(asked.len() >= 10, "{asked:?}");
+    asked.extend(texts_of(&dashboard, "expr"));
+    for expression in &asked {
+        let count = |c: char| expression.matches(c).count();
+        assert_eq!((count('('), count('{')), (count(')'), count('}')), "{expression}");
+        let names = named(expression);
+        assert!(!names.is_empty() || expression.contains("up{"), "{expression}");
+        for (name, labels) in names {
+            let known = series.get(name).unwrap_or_else(|| panic!("no {name}: {expression}"));
+            assert!(labels.is_subset(known), "{labels:?} of {name}: {expression}");
+        }
+    }
+    let is_prefix = |name: &str| ["velero_", "bowline_"].contains(&name);
+    let is_told = |name: &str| {
+        let histogram = format!("{name}_count");
+        series.contains_key(name) || series.contains_key(&*histogram) || is_prefix(name)
+    };
+    for (name, _) in named(PAGE) {
+        assert!(is_told(name), "{name} is on the page");
+    }
+    // Panels lie beside each other, not on each other.
+    let panels = dashboard["panels"].as_array().unwrap();
+    let places: BTreeSet<String> = panels.iter().map(|one| one["gridPos"].to_string()).collect();
+    let ids: BTreeSet<String> = panels.iter().map(|one| one["id"].to_string()).collect();
+    assert_eq!((places.len(), ids.len()), (panels.len(), panels.len()));
+}

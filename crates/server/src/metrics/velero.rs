@@ -1,0 +1,356 @@
+//! The metrics that Velero has, under its names and with its labels, so that dashboards and alerts that
+//! were made for it show the same here.
+//!
+//! Those of pod volumes, data movers and repositories are not among them: there are none here.
+//!
+//! # Limits
+//! Series are told by Schedule, and those of CSI snapshots by backup as well. Only so many of both have
+//! series of their own, and those of a Schedule or Backup that is gone go with it.
+
+use std::collections::{BTreeSet, HashSet, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bowline_api::{Backup, BackupStatus};
+use kube::ResourceExt as _;
+use prometheus_client::encoding::{EncodeLabelSet, text};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+use super::gauges::{Gauges, schedule_of};
+use super::label::{Names, ScheduleLabels};
+use crate::end::End;
+
+/// The upper bounds of the durations of backups, in seconds: 1 min to 4 h.
+const BUCKETS: [f64; 9] = [60.0, 300.0, 600.0, 900.0, 1800.0, 3600.0, 7200.0, 10_800.0, 14_400.0];
+/// How many backups have series of their own.
+const BACKUPS_MAX: usize = 512;
+/// How many locations have.
+const LOCATIONS_MAX: usize = 1024;
+
+/// Declares the counters that are told by Schedule.
+macro_rules! counts {
+    ($($count:ident $name:literal $help:literal,)+) => {
+        /// What is counted for each Schedule.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(super) enum Count {
+            $($count,)+
+        }
+
+        impl Count {
+            const ALL: &[(Self, &str, &str)] = &[$((Self::$count, $name, $help),)+];
+        }
+    };
+}
+
+counts! {
+    BackupAttempt "backup_attempt" "Backups that were begun",
+    BackupSuccess "backup_success" "Backups that were completed",
+    BackupPartialFailure "backup_partial_failure" "Backups that failed in part",
+    BackupFailure "backup_failure" "Backups that failed",
+    BackupValidationFailure "backup_validation_failure" "Backups that were refused",
+    BackupWarning "backup_warning" "Backups that ended with warnings",
+    BackupDeletionAttempt "backup_deletion_attempt" "Deletions of backups that were begun",
+    BackupDeletionSuccess "backup_deletion_success" "Deletions that left nothing",
+    BackupDeletionFailure "backup_deletion_failure" "Deletions that left something",
+    RestoreAttempt "restore_attempt" "Restores that were begun or refused",
+    RestoreSuccess "restore_success" "Restores that were completed",
+    RestorePartialFailure "restore_partial_failure" "Restores that failed in part",
+    RestoreFailed "restore_failed" "Restores that failed",
+    RestoreValidationFailed "restore_validation_failed" "Restores that were refused",
+    VolumeSnapshotAttempt "volume_snapshot_attempt" "Snapshots that plugins were asked for",
+    VolumeSnapshotSuccess "volume_snapshot_success" "Snapshots that plugins took",
+    VolumeSnapshotFailure "volume_snapshot_failure" "Snapshots that plugins did not take",
+}
+
+/// What is counted for each backup with CSI snapshots, with what it is called and means.
+const CSI: [(&str, &str); 3] = [
+    ("csi_snapshot_attempt", "CSI snapshots that were begun"),
+    ("csi_snapshot_success", "CSI snapshots that were taken"),
+    ("csi_snapshot_failure", "CSI snapshots that were not taken"),
+];
+
+/// A backup of a Schedule. Of none if both are empty.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+#[expect(non_snake_case, reason = "it is the name of the label")]
+struct BackupLabels {
+    schedule: Arc<str>,
+    backupName: Arc<str>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct LocationLabels {
+    backup_location_name: String,
+}
+
+/// Gauges that are told by Schedule.
+type BySchedule = Family<ScheduleLabels, Gauge>;
+
+/// What Velero has.
+#[derive(Debug)]
+pub(super) struct Velero {
+    registry: Registry,
+    /// In the order of [`Count`].
+    counts: Vec<Family<ScheduleLabels, Counter>>,
+    durations: Family<ScheduleLabels, Histogram, fn() -> Histogram>,
+    /// In the order of [`CSI`].
+    csi: [Family<BackupLabels, Counter>; 3],
+    archive_sizes: BySchedule,
+    /// Those that have no labels. They are not told before they are known.
+    totals: Registry,
+    backups: Gauge,
+    restores: Gauge,
+    last_statuses: BySchedule,
+    last_successes: BySchedule,
+    items: BySchedule,
+    errors: BySchedule,
+    intervals: BySchedule,
+    locations: Family<LocationLabels, Gauge>,
+    names: Names,
+    told: Mutex<Told>,
+}
+
+/// What has series.
+#[derive(Debug, Default)]
+struct Told {
+    /// Whether the objects have been seen.
+    is_known: bool,
+    schedules: BTreeSet<String>,
+    /// The oldest first.
+    backups: VecDeque<BackupLabels>,
+}
+
+impl Velero {
+    pub(super) fn new() -> Self {
+        let mut registry = Registry::with_prefix("velero");
+        let counts = Count::ALL.iter().map(|(_, name, help)| {
+            let family = Family::default();
+            registry.register(*name, *help, family.clone());
+            family
+        });
+        let counts = counts.collect();
+        let csi = CSI.map(|(name, help)| {
+            let family = Family::default();
+            registry.register(name, help, family.clone());
+            family
+        });
+        let durations = Family::new_with_constructor(histogram as fn() -> Histogram);
+        let help = "How long backups took that ran to an end";
+        registry.register("backup_duration_seconds", help, durations.clone());
+        let mut by_schedule = |name: &str, help: &str| {
+            let family = BySchedule::default();
+            registry.register(name, help, family.clone());
+            family
+        };
+        let size = "Size of the last archive that this process wrote";
+        let archive_sizes = by_schedule("backup_tarball_size_bytes", size);
+        let status = "Whether the last backup was completed: 1, or 0 if it was not";
+        let last_statuses = by_schedule("backup_last_status", status);
+        let success = "When the last completed backup ended, in Unix seconds";
+        let last_successes = by_schedule("backup_last_successful_timestamp", success);
+        let items = by_schedule("backup_items_total", "Items of the last backup");
+        let errors = by_schedule("backup_items_errors", "Errors of the last backup");
+        let pause = "The longest pause between the next backups of a schedule";
+        let intervals = by_schedule("schedule_expected_interval_seconds", pause);
+        let locations = Family::default();
+        let help = "Whether a location can be used: 1, or 0 if it cannot";
+        registry.register("backup_location_status_gauge", help, locations.clone());
+        let (backups, restores) = <(Gauge, Gauge)>::default();
+        let mut totals = Registry::with_prefix("velero");
+        totals.register("backup_total", "Backups that there are", backups.clone());
+        totals.register("restore_total", "Restores that there are", restores.clone());
+        let velero = Self {
+            registry,
+            counts,
+            durations,
+            csi,
+            archive_sizes,
+            totals,
+            backups,
+            restores,
+            last_statuses,
+            last_successes,
+            items,
+            errors,
+            intervals,
+            locations,
+            names: Names::default(),
+            told: Mutex::default(),
+        };
+        // From the start, so that the first one that is counted shows as an increase.
+        velero.begin("");
+        velero
+    }
+
+    /// Counts something of a Schedule, so many times.
+    pub(super) fn count(&self, count: Count, schedule: &str, times: i64) {
+        let Ok(times) = u64::try_from(times) else { return };
+        if let Some(family) = self.counts.get(count as usize) {
+            family.get_or_create(&self.labels(schedule)).inc_by(times);
+        }
+    }
+
+    /// Counts what a backup came to.
+    pub(super) fn backup_ended(&self, backup: &Backup, status: &BackupStatus, end: End) {
+        let schedule = schedule_of(backup);
+        let count = match end {
+            End::Completed => Count::BackupSuccess,
+            End::PartiallyFailed => Count::BackupPartialFailure,
+            End::Failed => Count::BackupFailure,
+            End::FailedValidation => Count::BackupValidationFailure,
+        };
+        self.count(count, schedule, 1);
+        let (Some(began), Some(ended)) = (&status.start_timestamp, &status.completion_timestamp)
+        else {
+            // It never began.
+            return;
+        };
+        let seconds = ended.0.duration_since(began.0).as_secs();
+        let seconds = u32::try_from(seconds).unwrap_or_default();
+        self.durations.get_or_create(&self.labels(schedule)).observe(f64::from(seconds));
+        self.count(Count::BackupWarning, schedule, i64::from(status.warnings > 0));
+        let (tried, done) = (status.volume_snapshots_attempted, status.volume_snapshots_completed);
+        self.count(Count::VolumeSnapshotAttempt, schedule, tried);
+        self.count(Count::VolumeSnapshotSuccess, schedule, done);
+        self.count(Count::VolumeSnapshotFailure, schedule, tried.saturating_sub(done));
+        let tried = status.csi_volume_snapshots_attempted;
+        if tried > 0 {
+            self.csi_ended(backup, tried, status.csi_volume_snapshots_completed);
+        }
+    }
+
+    /// Notes how long the archive of a backup is, compressed.
+    pub(super) fn archive_written(&self, backup: &Backup, bytes: u64) {
+        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+        self.archive_sizes.get_or_create(&self.labels(schedule_of(backup))).set(bytes);
+    }
+
+    /// Shows what objects say in place of what they said before; nothing if that is not known.
+    pub(super) fn show(&self, gauges: Option<&Gauges>, backups: &[Arc<Backup>]) {
+        let by_schedule =
+            [&self.last_statuses, &self.last_successes, &self.items, &self.errors, &self.intervals];
+        by_schedule.into_iter().for_each(Family::clear);
+        self.locations.clear();
+        self.lock().is_known = gauges.is_some();
+        let Some(gauges) = gauges else { return };
+        let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        self.backups.set(count(gauges.backups));
+        self.restores.set(count(gauges.restores));
+        self.keep_only(gauges, backups);
+        for (schedule, told) in &gauges.schedules {
+            // The rest is one, of which there is no last backup.
+            let Some(schedule) = self.names.schedule_of_its_own(schedule) else { continue };
+            let labels = ScheduleLabels { schedule };
+            self.last_statuses.get_or_create(&labels).set(i64::from(told.is_well));
+            self.items.get_or_create(&labels).set(told.items);
+            self.errors.get_or_create(&labels).set(told.errors);
+            if let Some(at) = told.last_success {
+                self.last_successes.get_or_create(&labels).set(at.as_second());
+            }
+            if let Some(interval) = told.interval {
+                let seconds = i64::try_from(interval.as_secs()).unwrap_or(i64::MAX);
+                self.intervals.get_or_create(&labels).set(seconds);
+            }
+        }
+        for (name, is_available) in gauges.locations.iter().take(LOCATIONS_MAX) {
+            let labels = LocationLabels { backup_location_name: name.clone() };
+            self.locations.get_or_create(&labels).set(i64::from(*is_available));
+        }
+    }
+
+    pub(super) fn render(&self, text: &mut String) -> fmt::Result {
+        text::encode_registry(text, &self.registry)?;
+        if self.lock().is_known { text::encode_registry(text, &self.totals) } else { Ok(()) }
+    }
+
+    /// Lets a Schedule have its counters, at zero.
+    fn begin(&self, schedule: &str) {
+        let labels = self.labels(schedule);
+        for family in &self.counts {
+            drop(family.get_or_create(&labels));
+        }
+        let labels = BackupLabels { schedule: labels.schedule, backupName: "".into() };
+        for family in &self.csi {
+            drop(family.get_or_create(&labels));
+        }
+    }
+
+    /// Forgets what is gone since the last time, and begins what is new.
+    fn keep_only(&self, gauges: &Gauges, backups: &[Arc<Backup>]) {
+        let mut told = self.lock();
+        for new in gauges.schedules.keys().filter(|name| !told.schedules.contains(*name)) {
+            self.begin(new);
+        }
+        for gone in told.schedules.iter().filter(|name| !gauges.schedules.contains_key(*name)) {
+            self.end(gone);
+        }
+        told.schedules = gauges.schedules.keys().cloned().collect();
+        if told.backups.is_empty() {
+            return;
+        }
+        let names: HashSet<&str> =
+            backups.iter().filter_map(|backup| backup.metadata.name.as_deref()).collect();
+        told.backups.retain(|labels| {
+            let is_there = names.contains(&*labels.backupName);
+            if !is_there {
+                self.forget_backup(labels);
+            }
+            is_there
+        });
+    }
+
+    /// Takes the series of a Schedule away.
+    fn end(&self, schedule: &str) {
+        // The rest is not one Schedule's.
+        let Some(schedule) = self.names.schedule_of_its_own(schedule) else { return };
+        self.names.forget(&schedule);
+        let labels = ScheduleLabels { schedule: Arc::clone(&schedule) };
+        for family in &self.counts {
+            family.remove(&labels);
+        }
+        self.durations.remove(&labels);
+        self.archive_sizes.remove(&labels);
+        self.forget_backup(&BackupLabels { schedule, backupName: "".into() });
+    }
+
+    fn csi_ended(&self, backup: &Backup, tried: i64, done: i64) {
+        let schedule = self.names.schedule(schedule_of(backup));
+        let labels = BackupLabels { schedule, backupName: backup.name_any().into() };
+        let mut told = self.lock();
+        if !told.backups.contains(&labels) {
+            if told.backups.len() >= BACKUPS_MAX
+                && let Some(oldest) = told.backups.pop_front()
+            {
+                self.forget_backup(&oldest);
+            }
+            told.backups.push_back(labels.clone());
+        }
+        for (family, times) in self.csi.iter().zip([tried, done, tried.saturating_sub(done)]) {
+            family.get_or_create(&labels).inc_by(u64::try_from(times).unwrap_or_default());
+        }
+    }
+
+    fn forget_backup(&self, labels: &BackupLabels) {
+        for family in &self.csi {
+            family.remove(labels);
+        }
+    }
+
+    fn labels(&self, schedule: &str) -> ScheduleLabels {
+        ScheduleLabels { schedule: self.names.schedule(schedule) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn histogram() -> Histogram {
+    Histogram::new(BUCKETS)
+}
+
+#[cfg(test)]
+mod tests;

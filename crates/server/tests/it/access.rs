@@ -1,0 +1,204 @@
+//! Servers with the rights of `bowline install --profile backup-only`, and no others: they do all but
+//! restore.
+
+use std::path::Path;
+use std::time::Duration;
+
+use bowline_api::access::{self, Profile};
+use bowline_api::{
+    Backup, BackupPhase, DeleteBackupRequest, DownloadRequest, Restore, RestorePhase, Schedule,
+};
+use bowline_server::Options;
+use bowline_testbed::apply::apply;
+use bowline_testbed::{Bed, ControlPlane, Node, node};
+use k8s_openapi::api::core::v1::Namespace;
+use kube::api::ListParams;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config, ResourceExt as _};
+use serde_json::json;
+use tokio::time::Instant;
+
+use crate::backup::{application, is_over, take};
+use crate::bed::{LIMIT, World, shared};
+use crate::csi::{APP, Stage, play_as};
+use crate::operations::phase;
+use crate::restore::restore;
+
+/// Whom servers are to the cluster here.
+const USER: &str = "backup-only";
+const ROLES: &str = "rbac.authorization.k8s.io";
+
+/// Gives them the rights of the profile, with their own namespace being this one.
+async fn grant(client: &Client, namespace: &str) {
+    let subjects = json!([{"apiGroup": ROLES, "kind": "User", "name": USER}]);
+    let role = |kind: &str| json!({"apiGroup": ROLES, "kind": kind, "name": USER});
+    let own = json!({"name": USER, "namespace": namespace});
+    for object in [
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}),
+        json!({
+            "apiVersion": format!("{ROLES}/v1"), "kind": "ClusterRole",
+            "metadata": {"name": USER}, "rules": access::cluster_rules(Profile::BackupOnly),
+        }),
+        json!({
+            "apiVersion": format!("{ROLES}/v1"), "kind": "ClusterRoleBinding",
+            "metadata": {"name": USER}, "roleRef": role("ClusterRole"), "subjects": subjects,
+        }),
+        json!({
+            "apiVersion": format!("{ROLES}/v1"), "kind": "Role",
+            "metadata": own, "rules": access::own_rules(),
+        }),
+        json!({
+            "apiVersion": format!("{ROLES}/v1"), "kind": "RoleBinding",
+            "metadata": own, "roleRef": role("Role"), "subjects": subjects,
+        }),
+    ] {
+        apply(client, object).await.unwrap();
+    }
+}
+
+async fn config(path: &Path) -> Config {
+    let file = Kubeconfig::read_from(path).unwrap();
+    Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.unwrap()
+}
+
+/// How such a server reaches a cluster.
+async fn reach(plane: &ControlPlane) -> Config {
+    let mut own = config(&plane.kubeconfig_for(USER, USER, None).unwrap()).await;
+    // From here, which may not be where the API server is.
+    own.cluster_url = config(plane.kubeconfig()).await.cluster_url;
+    own
+}
+
+/// Asserts that a restore was refused for what the server may not do, with what to do about it.
+fn is_told(restore: &Restore) {
+    let status = restore.status.clone().unwrap_or_default();
+    assert_eq!(status.phase, Some(RestorePhase::FailedValidation), "{status:?}");
+    let told = status.validation_errors.join("; ");
+    for words in ["the profile `backup-only`", "`bowline install --profile full`"] {
+        assert!(told.contains(words), "{told}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_may_only_back_up_does_all_but_restore_and_says_so() {
+    const SPACE: &str = "backup-only";
+    const NIGHTLY: &str = "velero.io/schedule-name=nightly";
+    let mut world = World::idle(SPACE).await;
+    grant(&world.client, SPACE).await;
+    let own = reach(shared().plane()).await;
+    let often = Duration::from_secs(1);
+    let options = Options { garbage_collection_frequency: often, ..world.options() };
+    world.run_through(options, move |_| Client::try_from(own).unwrap());
+    let store = world.filesystem_location("default").await;
+    let app = format!("{SPACE}-app");
+    application(&world.client, &app).await;
+    let spec = json!({"includedNamespaces": [app]});
+    let status = take(&world, "b", spec.clone()).await;
+    assert_eq!(status.phase, Some(BackupPhase::Completed), "{status:?}");
+
+    // A schedule, whose backups expire.
+    let template = json!({"includedNamespaces": [app], "ttl": "1s"});
+    let schedule = json!({"schedule": "@every 1s", "template": template});
+    world.create::<Schedule>(json!({"metadata": {"name": "nightly"}, "spec": schedule})).await;
+    let scheduled = async || {
+        let params = ListParams::default().labels(NIGHTLY);
+        world.api::<Backup>().list(&params).await.unwrap().items
+    };
+    let deadline = Instant::now() + LIMIT;
+    let made = loop {
+        if let Some(made) = scheduled().await.into_iter().find(is_over) {
+            break made;
+        }
+        assert!(Instant::now() < deadline, "the schedule makes no backup");
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    };
+    world.delete::<Schedule>("nightly").await;
+    world.until_gone::<Backup>(&made.name_any()).await;
+
+    // The record alone is deleted, and comes back from the bucket.
+    world.delete::<Backup>("b").await;
+    let synced = world.until::<Backup>("b", is_over).await;
+    assert_eq!(phase(&synced), "Completed");
+    let target = json!({"kind": "BackupLog", "name": "b"});
+    world
+        .create::<DownloadRequest>(json!({"metadata": {"name": "d"}, "spec": {"target": target}}))
+        .await;
+    let has_link = |request: &DownloadRequest| {
+        request.status.as_ref().is_some_and(|status| !status.download_url.is_empty())
+    };
+    world.until::<DownloadRequest>("d", has_link).await;
+
+    let spec = json!({"backupName": "b", "namespaceMapping": {&app: "backup-only-new"}});
+    restore(&world, "r", spec).await;
+    is_told(&world.api::<Restore>().get("r").await.unwrap());
+    let namespaces: Api<Namespace> = Api::all(world.client.clone());
+    assert_eq!(namespaces.get_opt("backup-only-new").await.unwrap(), None);
+
+    let request = json!({"metadata": {"name": "away"}, "spec": {"backupName": "b"}});
+    world.create::<DeleteBackupRequest>(request).await;
+    world.until_gone::<Backup>("b").await;
+    world.until_gone::<DeleteBackupRequest>("away").await;
+    assert!(!store.exists(&"b".parse().unwrap()).await.unwrap());
+    world.end().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_may_only_back_up_runs_hooks_and_takes_and_deletes_csi_snapshots() {
+    if !node::require("a_server_that_may_only_back_up_runs_hooks_and_takes_csi_snapshots") {
+        return;
+    }
+    let bed = Bed::isolated().unwrap();
+    let plane = ControlPlane::start(&bed, bowline_testbed::Options::default()).await.unwrap();
+    let node = Node::start(&plane).await.unwrap();
+    grant(&plane.client().await.unwrap(), "velero").await;
+    let server = Client::try_from(reach(&plane).await).unwrap();
+    Box::pin(play_as(server, &bed, &plane, Some(&node), hooks_and_snapshots)).await;
+}
+
+async fn hooks_and_snapshots(stage: &Stage) {
+    stage.claims("db", &["orders"]).await;
+    stage.pod("db", &["orders"]).await;
+    stage.back_up("b", "db", json!({})).await;
+    let backup = stage.backup("b", crate::operations::is_over).await;
+    assert_eq!(stage.errors("b").await, [""; 0]);
+    assert_eq!(phase(&backup), "Completed", "{:?}", backup.status);
+    let status = backup.status.unwrap();
+    let snapshots = (status.csi_volume_snapshots_attempted, status.csi_volume_snapshots_completed);
+    assert_eq!(snapshots, (1, 1));
+    assert_eq!(status.freeze_windows.len(), 1, "its hooks have run");
+    assert_eq!(stage.csi.snapshots().unwrap().len(), 1);
+
+    let metadata = |name: &str| json!({"name": name, "namespace": "velero"});
+    let restore = json!({
+        "apiVersion": "velero.io/v1", "kind": "Restore", "metadata": metadata("r"),
+        "spec": {"backupName": "b", "namespaceMapping": {APP: "elsewhere"}},
+    });
+    apply(&stage.client, restore).await.unwrap();
+    let restores: Api<Restore> = Api::namespaced(stage.client.clone(), "velero");
+    let refused = stage
+        .until("the end of the restore", async || {
+            let restore = restores.get("r").await.unwrap();
+            let phase = restore.status.as_ref()?.phase.as_ref()?;
+            phase.is_terminal().then(|| restore.clone())
+        })
+        .await;
+    is_told(&refused);
+
+    let request = json!({
+        "apiVersion": "velero.io/v1", "kind": "DeleteBackupRequest",
+        "metadata": metadata("away"), "spec": {"backupName": "b"},
+    });
+    apply(&stage.client, request).await.unwrap();
+    let backups: Api<Backup> = Api::namespaced(stage.client.clone(), "velero");
+    stage
+        .until("the end of the backup", async || {
+            backups.get_opt("b").await.unwrap().is_none().then_some(())
+        })
+        .await;
+    stage.until_no_objects().await;
+    stage
+        .until("the end of its snapshot", async || {
+            stage.csi.snapshots().unwrap().is_empty().then_some(())
+        })
+        .await;
+}

@@ -1,0 +1,268 @@
+//! What Prometheus is told by a server at work, on a real API server.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use bowline_api::{Backup, BackupPhase, DeleteBackupRequest, Restore, RestorePhase, Schedule};
+use bowline_server::{Options, metrics};
+use bowline_testbed::apply::apply;
+use bowline_testbed::port;
+use kube::api::ListParams;
+use serde_json::json;
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+
+use crate::backup::{application, is_over, pod, take};
+use crate::bed::{LIMIT, World};
+use crate::http;
+use crate::restore::restore;
+
+/// A series: its name, and its labels with their values.
+pub(crate) type Series = (String, BTreeMap<String, String>);
+/// What was served at a moment.
+pub(crate) type Served = BTreeMap<Series, f64>;
+
+/// All of Velero's metrics that concern what we do, with their labels.
+const OF_VELERO: &[(&str, &[&str])] = &[
+    ("velero_backup_attempt_total", &["schedule"]),
+    ("velero_backup_deletion_attempt_total", &["schedule"]),
+    ("velero_backup_deletion_failure_total", &["schedule"]),
+    ("velero_backup_deletion_success_total", &["schedule"]),
+    ("velero_backup_duration_seconds_bucket", &["le", "schedule"]),
+    ("velero_backup_duration_seconds_count", &["schedule"]),
+    ("velero_backup_duration_seconds_sum", &["schedule"]),
+    ("velero_backup_failure_total", &["schedule"]),
+    ("velero_backup_items_errors", &["schedule"]),
+    ("velero_backup_items_total", &["schedule"]),
+    ("velero_backup_last_status", &["schedule"]),
+    ("velero_backup_last_successful_timestamp", &["schedule"]),
+    ("velero_backup_location_status_gauge", &["backup_location_name"]),
+    ("velero_backup_partial_failure_total", &["schedule"]),
+    ("velero_backup_success_total", &["schedule"]),
+    ("velero_backup_tarball_size_bytes", &["schedule"]),
+    ("velero_backup_total", &[]),
+    ("velero_backup_validation_failure_total", &["schedule"]),
+    ("velero_backup_warning_total", &["schedule"]),
+    ("velero_csi_snapshot_attempt_total", &["backupName", "schedule"]),
+    ("velero_csi_snapshot_failure_total", &["backupName", "schedule"]),
+    ("velero_csi_snapshot_success_total", &["backupName", "schedule"]),
+    ("velero_restore_attempt_total", &["schedule"]),
+    ("velero_restore_failed_total", &["schedule"]),
+    ("velero_restore_partial_failure_total", &["schedule"]),
+    ("velero_restore_success_total", &["schedule"]),
+    ("velero_restore_total", &[]),
+    ("velero_restore_validation_failed_total", &["schedule"]),
+    ("velero_schedule_expected_interval_seconds", &["schedule"]),
+    ("velero_volume_snapshot_attempt_total", &["schedule"]),
+    ("velero_volume_snapshot_failure_total", &["schedule"]),
+    ("velero_volume_snapshot_success_total", &["schedule"]),
+];
+
+/// Reads the text format. Values of labels here have neither commas nor quotes in them.
+fn parse(text: &str) -> Served {
+    let series = |text: &str| -> Series {
+        let (name, labels) = text.split_once('{').unwrap_or((text, ""));
+        let pairs = labels.trim_end_matches('}').split(',').filter_map(|pair| pair.split_once('='));
+        let pair = |(label, value): (&str, &str)| {
+            let value = value.trim_matches('"');
+            // Bounds are spelled in more than one way.
+            let bound = (label == "le").then(|| value.parse::<f64>().unwrap().to_string());
+            (label.to_owned(), bound.unwrap_or_else(|| value.to_owned()))
+        };
+        (name.to_owned(), pairs.map(pair).collect())
+    };
+    let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines
+        .map(|line| line.rsplit_once(' ').unwrap())
+        .map(|(key, value)| (series(key), value.parse().unwrap()))
+        .collect()
+}
+
+/// What is served at a port of this machine, once it is.
+pub(crate) async fn scrape(port: u16) -> Served {
+    let deadline = Instant::now() + LIMIT;
+    while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.is_err() {
+        assert!(Instant::now() < deadline, "nobody serves metrics");
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
+    let (status, text) = http::get(&format!("http://127.0.0.1:{port}/metrics")).await;
+    assert_eq!(status, 200);
+    parse(&String::from_utf8(text).unwrap())
+}
+
+/// Where a server serves its metrics from now on.
+pub(crate) fn address() -> (u16, metrics::Address) {
+    let [port] = port::free().unwrap();
+    (port, metrics::Address::At((Ipv4Addr::LOCALHOST, port).into()))
+}
+
+/// The value of a series of a schedule.
+fn of(served: &Served, name: &str, schedule: &str) -> Option<f64> {
+    let labels = [("schedule".to_owned(), schedule.to_owned())].into_iter().collect();
+    served.get(&(format!("velero_{name}"), labels)).copied()
+}
+
+/// The value of a series without labels.
+fn plain(served: &Served, name: &str) -> Option<f64> {
+    served.get(&(name.to_owned(), BTreeMap::new())).copied()
+}
+
+/// Waits until what is served is as it should be: it follows the cluster, a moment later.
+async fn until(port: u16, what: &str, condition: impl Fn(&Served) -> bool) -> Served {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        let served = scrape(port).await;
+        if condition(&served) {
+            return served;
+        }
+        assert!(Instant::now() < deadline, "waited in vain until {what}: {served:#?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// The metrics of Velero's that are served, with their labels.
+fn names(served: &Served) -> BTreeSet<(String, Vec<String>)> {
+    let ours = served.keys().filter(|(name, _)| name.starts_with("velero_"));
+    ours.map(|(name, labels)| (name.clone(), labels.keys().cloned().collect())).collect()
+}
+
+/// What is told of objects, and so outlives a server: not what was counted or written by it.
+fn told(served: &Served) -> BTreeMap<&Series, f64> {
+    const TOLD: [&str; 8] = [
+        "velero_backup_items_errors",
+        "velero_backup_items_total",
+        "velero_backup_last_status",
+        "velero_backup_last_successful_timestamp",
+        "velero_backup_location_status_gauge",
+        "velero_backup_total",
+        "velero_restore_total",
+        "velero_schedule_expected_interval_seconds",
+    ];
+    let of_objects = served.iter().filter(|((name, _), _)| TOLD.contains(&name.as_str()));
+    of_objects.map(|(series, value)| (series, *value)).collect()
+}
+
+/// Takes a backup that counts as one of a schedule.
+async fn take_of_schedule(world: &World, name: &str, app: &str) -> Backup {
+    let labels = json!({"velero.io/schedule-name": "yearly"});
+    let spec = json!({"includedNamespaces": [app]});
+    let object = json!({"metadata": {"name": name, "labels": labels}, "spec": spec});
+    world.create::<Backup>(object).await;
+    world.until::<Backup>(name, is_over).await
+}
+
+#[tokio::test]
+async fn dashboards_for_velero_show_what_happened_also_after_a_restart() {
+    const APP: &str = "app-metrics";
+    let mut world = World::idle("metrics").await;
+    world.install_fixture().await;
+    let (port, metrics_address) = address();
+    let options = || Options { metrics_address, ..world.options() };
+    let (first, second) = (options(), options());
+    world.run(first);
+    world.filesystem_location("default").await;
+    application(&world.client, APP).await;
+    let spec = json!({"schedule": "0 0 1 1 *", "template": {}});
+    world.create::<Schedule>(json!({"metadata": {"name": "yearly"}, "spec": spec})).await;
+
+    let spec = json!({"includedNamespaces": [APP]});
+    for name in ["good", "kept"] {
+        let status = take(&world, name, spec.clone()).await;
+        assert_eq!(status.phase, Some(BackupPhase::Completed), "{status:?}");
+    }
+    let kept = world.api::<Backup>().get("kept").await.unwrap().status.unwrap();
+    apply(&world.client, pod(APP, "bad", "error=the disk is full")).await.unwrap();
+    let partly = take_of_schedule(&world, "partly", APP).await.status.unwrap();
+    assert_eq!(partly.phase, Some(BackupPhase::PartiallyFailed), "{partly:?}");
+    let spec = json!({"backupName": "kept", "namespaceMapping": {APP: "app-metrics-2"}});
+    let status = restore(&world, "back", spec).await;
+    assert_eq!(status.phase, Some(RestorePhase::Completed), "{status:?}");
+    let status = restore(&world, "nothing", json!({"backupName": "none"})).await;
+    assert_eq!(status.phase, Some(RestorePhase::FailedValidation), "{status:?}");
+    let request = json!({"metadata": {"name": "away"}, "spec": {"backupName": "good"}});
+    world.create::<DeleteBackupRequest>(request).await;
+    world.until_gone::<Backup>("good").await;
+    world.until_gone::<DeleteBackupRequest>("away").await;
+
+    let served = until(port, "two backups are left", |served| {
+        plain(served, "velero_backup_total") == Some(2.0)
+            && of(served, "backup_deletion_success_total", "") == Some(1.0)
+    })
+    .await;
+    let expected = OF_VELERO.iter().map(|(name, labels)| {
+        ((*name).to_owned(), labels.iter().map(|label| (*label).to_owned()).collect())
+    });
+    assert_eq!(names(&served), expected.collect::<BTreeSet<_>>());
+    let of_none = |name: &str| of(&served, name, "");
+    let of_yearly = |name: &str| of(&served, name, "yearly");
+    for (name, none, yearly) in [
+        ("backup_attempt_total", 2.0, 1.0),
+        ("backup_success_total", 2.0, 0.0),
+        ("backup_partial_failure_total", 0.0, 1.0),
+        ("backup_failure_total", 0.0, 0.0),
+        ("backup_validation_failure_total", 0.0, 0.0),
+        ("backup_deletion_attempt_total", 1.0, 0.0),
+        ("backup_deletion_failure_total", 0.0, 0.0),
+        ("backup_last_status", 1.0, 0.0),
+        ("backup_duration_seconds_count", 2.0, 1.0),
+        ("restore_attempt_total", 2.0, 0.0),
+        ("restore_success_total", 1.0, 0.0),
+        ("restore_validation_failed_total", 1.0, 0.0),
+        ("volume_snapshot_attempt_total", 0.0, 0.0),
+    ] {
+        assert_eq!((of_none(name), of_yearly(name)), (Some(none), Some(yearly)), "{name}");
+    }
+    // Counts below 2^53, exact as they are.
+    let exact = |count: i64| Some(f64::from(i32::try_from(count).unwrap()));
+    assert_eq!(of_none("backup_items_total"), exact(kept.progress.unwrap().total_items));
+    assert_eq!(of_yearly("backup_items_errors"), exact(partly.errors));
+    let ended = kept.completion_timestamp.unwrap().0.as_second();
+    assert_eq!(of_none("backup_last_successful_timestamp"), exact(ended));
+    assert_eq!(of_yearly("backup_last_successful_timestamp"), None);
+    assert_eq!(plain(&served, "velero_restore_total"), Some(2.0));
+    assert!(of_yearly("schedule_expected_interval_seconds") >= Some(365.0 * 86_400.0));
+    assert!(of_none("backup_tarball_size_bytes") > Some(100.0));
+
+    world.end().await.unwrap();
+    world.run(second);
+    let again = until(port, "what is told of objects is told again", |served| {
+        plain(served, "velero_backup_total").is_some()
+    })
+    .await;
+    assert_eq!(told(&again), told(&served));
+    assert_eq!(of(&again, "backup_attempt_total", ""), Some(0.0));
+    assert_eq!(of(&again, "restore_attempt_total", "yearly"), Some(0.0));
+
+    world.delete::<Schedule>("yearly").await;
+    let is_of_yearly = |(_, labels): &&Series| labels.values().any(|value| value == "yearly");
+    until(port, "its series are gone", |served| !served.keys().any(|key| is_of_yearly(&key))).await;
+    assert_eq!(world.api::<Restore>().list(&ListParams::default()).await.unwrap().items.len(), 2);
+}
+
+#[tokio::test]
+async fn a_server_that_only_waits_tells_nothing_of_objects_until_it_takes_over() {
+    let mut world = World::idle("metrics-waits").await;
+    let (_, first) = address();
+    let (port, second) = address();
+    world.run(Options { identity: "a".to_owned(), metrics_address: first, ..world.options() });
+    world.filesystem_location("default").await;
+    let object = json!({
+        "metadata": {"name": "old"}, "spec": {},
+        "status": {"phase": "Completed", "completionTimestamp": "2026-01-01T00:00:00Z"},
+    });
+    world.create::<Backup>(object).await;
+    let mut other = world.beside();
+    other.run(Options { identity: "b".to_owned(), metrics_address: second, ..world.options() });
+    let served = scrape(port).await;
+    assert_eq!(of(&served, "backup_attempt_total", ""), Some(0.0), "counters are there");
+    assert_eq!(told(&served), BTreeMap::new());
+    world.end().await.unwrap();
+    let served = until(port, "it has taken over", |served| {
+        plain(served, "velero_backup_total") == Some(1.0)
+    })
+    .await;
+    let last = of(&served, "backup_last_successful_timestamp", "");
+    assert_eq!(last, Some(1_767_225_600.0), "as the first one told");
+    other.end().await.unwrap();
+}

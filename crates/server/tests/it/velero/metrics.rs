@@ -1,0 +1,140 @@
+//! The same story told to Prometheus by Velero and by us.
+
+use std::collections::BTreeSet;
+
+use bowline_api::{Backup, BackupPhase, BackupSpec, DeleteBackupRequest, RestorePhase};
+use bowline_testbed::apply::apply;
+use bowline_testbed::{Bed, ControlPlane, S3, Velero, velero};
+use kube::{Api, Client};
+use serde_json::json;
+
+use super::stage::{Bowline, NAMESPACE, back_up, eventually, install, locate, restore};
+use crate::backup::application;
+use crate::metrics::{Series, Served, address, scrape};
+
+const APP: &str = "told";
+/// What Velero tells and we do not: there are no repositories here.
+const NOT_OURS: [&str; 1] = ["velero_repo_maintenance_"];
+/// Gauges whose names end as those of counters do. What they say depends on when they are asked.
+const GAUGES: [&str; 3] =
+    ["velero_backup_total", "velero_restore_total", "velero_backup_items_total"];
+
+async fn labelled(client: &Client, namespace: &str, name: &str) {
+    let backup = json!({
+        "apiVersion": "velero.io/v1", "kind": "Backup",
+        "metadata": {
+            "name": name, "namespace": namespace, "labels": {"velero.io/schedule-name": "yearly"},
+        },
+        "spec": {"includedNamespaces": [APP]},
+    });
+    apply(client, backup).await.unwrap();
+    let backups: Api<Backup> = Api::namespaced(client.clone(), namespace);
+    let phase = eventually(&format!("{name} has ended"), async || {
+        let phase = backups.get(name).await.unwrap().status?.phase?;
+        phase.is_terminal().then_some(phase)
+    })
+    .await;
+    assert_eq!(phase, BackupPhase::Completed, "{name}");
+}
+
+/// Backups of no schedule and of one, one that is refused, restores, and a deletion.
+async fn happens(client: &Client, namespace: &str, by: &str) {
+    let schedule = json!({
+        "apiVersion": "velero.io/v1", "kind": "Schedule",
+        "metadata": {"name": "yearly", "namespace": namespace},
+        "spec": {"schedule": "0 0 1 1 *", "template": {"includedNamespaces": [APP]}},
+    });
+    apply(client, schedule).await.unwrap();
+    let spec = BackupSpec { included_namespaces: vec![APP.to_owned()], ..BackupSpec::default() };
+    let [first, kept, second, wrong] =
+        ["first", "kept", "second", "wrong"].map(|name| format!("{by}-{name}"));
+    // What is told of the last one is told of those that are there.
+    for name in [&first, &kept] {
+        let status = back_up(client, namespace, name, spec.clone()).await;
+        assert_eq!(status.phase, Some(BackupPhase::Completed), "{status:?}");
+    }
+    labelled(client, namespace, &second).await;
+    let spec = BackupSpec { storage_location: "nowhere".to_owned(), ..spec };
+    let status = back_up(client, namespace, &wrong, spec).await;
+    assert_eq!(status.phase, Some(BackupPhase::FailedValidation), "{status:?}");
+    let mapping = json!({APP: format!("{by}-{APP}")});
+    let spec = json!({"backupName": second, "namespaceMapping": mapping});
+    let status = restore(client, namespace, &format!("{by}-back"), spec).await;
+    assert_eq!(status.phase, Some(RestorePhase::Completed), "{status:?}");
+    let spec = json!({"backupName": "none"});
+    let status = restore(client, namespace, &format!("{by}-nothing"), spec).await;
+    assert_eq!(status.phase, Some(RestorePhase::FailedValidation), "{status:?}");
+    let request = json!({
+        "apiVersion": "velero.io/v1", "kind": "DeleteBackupRequest",
+        "metadata": {
+            "name": format!("{by}-away"), "namespace": namespace,
+            "labels": {"velero.io/backup-name": first},
+        },
+        "spec": {"backupName": first},
+    });
+    apply(client, request).await.unwrap();
+    let requests: Api<DeleteBackupRequest> = Api::namespaced(client.clone(), namespace);
+    let backups: Api<Backup> = Api::namespaced(client.clone(), namespace);
+    eventually("the first one is deleted", async || {
+        let backup = backups.get_opt(&first).await.unwrap();
+        let request = requests.get_opt(&format!("{by}-away")).await.unwrap();
+        (backup.is_none() && request.is_none()).then_some(())
+    })
+    .await;
+}
+
+fn is_theirs((name, _): &&Series) -> bool {
+    name.starts_with("velero_") && !NOT_OURS.iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// What was counted.
+fn counted(served: &Served) -> Vec<(&Series, f64)> {
+    let is_counter = |series: &&Series| {
+        is_theirs(series) && series.0.ends_with("_total") && !GAUGES.contains(&series.0.as_str())
+    };
+    let counters = served.iter().filter(|(series, _)| is_counter(series));
+    counters.map(|(series, value)| (series, *value)).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn prometheus_is_told_the_same_by_velero_and_by_us() {
+    crate::bed::listen();
+    let bed = Bed::new().unwrap();
+    let plane = ControlPlane::start(&bed, bowline_testbed::Options::default()).await.unwrap();
+    let s3 = S3::start(&bed).await.unwrap();
+    let client = plane.client().await.unwrap();
+    install(&client).await;
+    application(&client, APP).await;
+
+    let (port, address_of_velero) = address();
+    let arguments = vec![format!("--metrics-address={address_of_velero}")];
+    let options = velero::Options { arguments, ..velero::Options::default() };
+    let running = Velero::start(&plane, &s3, options).await.unwrap();
+    happens(&client, velero::NAMESPACE, "v").await;
+    let theirs = scrape(port).await;
+    drop(running);
+
+    locate(&client, &s3, NAMESPACE).await;
+    let (port, metrics_address) = address();
+    let server = Bowline::start_with(&bed, &plane, |options| {
+        options.namespace = NAMESPACE.to_owned();
+        options.metrics_address = metrics_address;
+    });
+    happens(&client, NAMESPACE, "b").await;
+    let ours = scrape(port).await;
+    server.end();
+
+    let expected: BTreeSet<&Series> = theirs.keys().filter(is_theirs).collect();
+    assert!(expected.len() > 70, "{expected:#?}");
+    let missing: Vec<_> =
+        expected.into_iter().filter(|series| !ours.contains_key(*series)).collect();
+    assert!(missing.is_empty(), "Velero tells what we do not: {missing:#?}");
+    assert_eq!(counted(&theirs), counted(&ours));
+    for schedule in ["", "yearly"] {
+        for name in ["velero_backup_last_status", "velero_backup_items_errors"] {
+            let labels = [("schedule".to_owned(), schedule.to_owned())].into_iter().collect();
+            let series = (name.to_owned(), labels);
+            assert_eq!(theirs[&series], ours[&series], "{series:?}");
+        }
+    }
+}
