@@ -8,6 +8,7 @@ use clap::{Arg, Args as _, CommandFactory as _, FromArgMatches as _, Parser};
 
 use crate::commands::Command;
 use crate::exit::Exit;
+use crate::velero_flags::Refusal;
 use crate::{output, program};
 
 /// Said below the list of commands.
@@ -97,6 +98,10 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Args, E
 
 /// What clap says in several lines, in one.
 fn mistake(error: &clap::Error, words: &[OsString]) -> String {
+    // It says what to do by itself.
+    if let Some(refusal) = Refusal::behind(error) {
+        return refusal.to_string();
+    }
     let text = error.to_string();
     let what = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
     let listed = |kind, before: &str| match error.get(kind) {

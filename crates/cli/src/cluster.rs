@@ -1,9 +1,10 @@
 //! A client for the cluster that the user means.
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use kube::config::{Config, KubeConfigOptions, Kubeconfig, KubeconfigError};
 
 use crate::args::ClusterArgs;
+use crate::open_runs;
 
 /// Follows `--kubeconfig` and `--kubecontext`, then `$KUBECONFIG` and `~/.kube/config`, and where
 /// there is no such file the pod that we run in.
@@ -26,9 +27,28 @@ pub(crate) async fn config(args: &ClusterArgs) -> anyhow::Result<Config> {
         }
         Err(error) => bail!("{}; {HINT}", why_unreadable(&error)),
     };
+    if let Some(context) = &args.kubecontext
+        && file.contexts.iter().all(|one| one.name != *context)
+    {
+        return Err(no_context(context, &file, args));
+    }
     Config::from_custom_kubeconfig(file, &options)
         .await
         .with_context(|| format!("the kubeconfig names no cluster to talk to; {HINT}"))
+}
+
+/// What is said of a context that is not there.
+fn no_context(context: &str, file: &Kubeconfig, args: &ClusterArgs) -> anyhow::Error {
+    let known: Vec<String> = file.contexts.iter().map(|one| format!("`{}`", one.name)).collect();
+    let known = if known.is_empty() { "none".to_owned() } else { open_runs::named(&known) };
+    let path = match (&args.kubeconfig, std::env::var("KUBECONFIG")) {
+        (Some(path), _) => path.display().to_string(),
+        (None, Ok(path)) if !path.is_empty() => path,
+        (None, _) => "~/.kube/config".to_owned(),
+    };
+    anyhow!(
+        "there is no context `{context}` in the kubeconfig {path}; those that there are: {known}"
+    )
 }
 
 const HINT: &str = "set KUBECONFIG, or name a file with --kubeconfig";

@@ -24,6 +24,7 @@ mod moment;
 mod open_runs;
 mod output;
 mod pace;
+mod plugin_image;
 mod program;
 mod redact;
 mod run;
@@ -35,6 +36,7 @@ mod sheet;
 mod table;
 mod transfer;
 mod trust;
+mod velero_flags;
 mod wait;
 
 use std::process::ExitCode;

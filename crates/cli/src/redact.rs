@@ -6,6 +6,8 @@
 
 mod lines;
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
 
 /// What stands where something was taken out.
@@ -62,6 +64,16 @@ const HARMLESS_VARIABLES: [&str; 20] = [
 /// Takes what is secret out of an object.
 pub(crate) fn object(value: &mut Value) {
     walk(value, false);
+}
+
+/// Settings without the values that are secret by their names, and without what is secret in the others.
+pub(crate) fn settings(settings: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let clean = |(key, value): (&String, &String)| {
+        let is_hidden = !value.is_empty() && (is_secret(key) || key == LAST_APPLIED);
+        let value = if is_hidden { REDACTED.to_owned() } else { text(value) };
+        (key.clone(), value)
+    };
+    settings.iter().map(clean).collect()
 }
 
 fn walk(value: &mut Value, is_in_hooks: bool) {
@@ -186,6 +198,22 @@ mod tests {
         assert_eq!(location["spec"]["credential"], json!({"name": "cloud", "key": "file"}));
         assert_eq!(location["metadata"]["annotations"]["a"], "b");
         assert_eq!(location["status"]["message"], "denied: token=<redacted>");
+    }
+
+    #[test]
+    fn of_settings_the_names_stay_and_the_secrets_go() {
+        let before = [
+            ("region", "x"),
+            ("secretAccessKey", "s3cr3t"),
+            ("s3Url", "https://me:s3cr3t@host/p"),
+            ("password", ""),
+            (LAST_APPLIED, "{\"config\":{\"key\":\"s3cr3t\"}}"),
+        ];
+        let before = before.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+        let after = settings(&before);
+        assert!(!after.values().any(|value| value.contains("s3cr3t")), "{after:?}");
+        assert!(after.keys().eq(before.keys()));
+        assert_eq!((after["region"].as_str(), after["password"].as_str()), ("x", ""));
     }
 
     #[test]

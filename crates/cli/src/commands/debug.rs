@@ -5,7 +5,7 @@ mod bundle;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{anyhow, bail};
 use bowline_api::{Backup, Restore, crds};
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
@@ -34,6 +34,8 @@ const PAGE: u32 = 500;
 const MOST_PAGES: usize = 40;
 /// How many pods are looked at, and how much of the log of a container and of a run is taken.
 const MOST_PODS: usize = 20;
+/// How many problems are said; the file has all.
+const MOST_PROBLEMS: usize = 20;
 const LOG_LINES: i64 = 50_000;
 const LOG_BYTES: i64 = 32 << 20;
 const RUN_LOG_BYTES: u64 = 64 << 20;
@@ -46,6 +48,9 @@ const NODE_CONTAINER: &str = "node-agent";
 /// with --backup or --restore also all that is known of a run, and its log. Secrets are never read, and
 /// values that are called like credentials are left out of all the rest. Still look through it before you
 /// hand it on: names of your namespaces and objects are in it.
+///
+/// What cannot be collected is told, with the reason, here and in `problems.txt` of the bundle. The rest is
+/// written all the same.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Add all that is known of this backup
@@ -104,17 +109,21 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Exit> {
         // Half a bundle is none.
         exit = asked_to_end => return Ok(exit),
     }
-    let missing = bundle.finish()?;
-    say_where(&target, missing);
+    let problems = bundle.finish()?;
+    say_where(&target, &problems);
     Ok(Exit::Success)
 }
 
-fn say_where(target: &Path, missing: usize) {
+fn say_where(target: &Path, problems: &[String]) {
+    for problem in problems.iter().take(MOST_PROBLEMS) {
+        output::say(format_args!("not collected: {}", output::harmless(problem)));
+    }
+    if let more @ 1.. = problems.len().saturating_sub(MOST_PROBLEMS) {
+        output::say(format_args!("not collected: {more} more"));
+    }
     output::say(format_args!("the support bundle is {}", target.display()));
-    if missing > 0 {
-        output::say(format_args!(
-            "{missing} things could not be collected; problems.txt in the bundle says why"
-        ));
+    if !problems.is_empty() {
+        output::say("what could not be collected is in its problems.txt, too");
     }
     output::say("it has no Secrets; look through it before you hand it on");
 }
@@ -131,20 +140,27 @@ async fn found<R: DescribedRun>(
 
 /// Of the client, the server and the cluster.
 async fn versions(installation: &Installation, bundle: &mut Bundle) -> anyhow::Result<()> {
+    const FILE: &str = "versions.json";
     let server = match server_status::ask(installation, SERVER_PATIENCE).await {
         Ok(answer) => json!(answer.status),
-        Err(error) => json!({"error": output::one_line(&error)}),
+        Err(error) => {
+            bundle.lacks(&format!("{FILE}, the server"), &error);
+            json!({"error": output::one_line(&error)})
+        }
     };
     let client = installation.client();
     let cluster = match installation.ask("ask for the version", client.apiserver_version()).await {
         Ok(version) => json!(version.git_version),
-        Err(error) => json!({"error": output::one_line(&error)}),
+        Err(error) => {
+            bundle.lacks(&format!("{FILE}, the cluster"), &error);
+            json!({"error": output::one_line(&error)})
+        }
     };
     let versions = json!({
         "client": version::CLIENT, "server": server, "kubernetes": cluster,
         "namespace": installation.namespace(),
     });
-    bundle.add_object("versions.json", versions)
+    bundle.add_object(FILE, versions)
 }
 
 /// All resources of ours and Velero's in the namespace.
@@ -189,15 +205,21 @@ where
                 found.extend(page.items.into_iter().filter(&is_wanted));
                 params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
             }
-            Ok(None) => return Ok(Vec::new()),
+            Ok(None) => {
+                bundle.lacks(file, &anyhow!("the cluster does not know the kind"));
+                return Ok(Vec::new());
+            }
             Err(error) => {
                 bundle.lacks(file, &error);
-                return Ok(found);
+                break;
             }
         }
         if params.continue_token.is_none() {
             break;
         }
+    }
+    if params.continue_token.is_some() {
+        bundle.lacks(file, &anyhow!("there are more than the {} that it has", found.len()));
     }
     let items: Vec<Value> = found.iter().map(|object| json!(object)).collect();
     bundle.add_object(file, json!({"items": items}))?;
@@ -217,14 +239,31 @@ async fn workloads(installation: &Installation, bundle: &mut Bundle) -> anyhow::
     let api = installation.api::<Pod>();
     let is_wanted = |pod: &Pod| !containers(pod.spec.as_ref()).is_empty();
     let pods = add_list(installation, &api, "Pods", "server/pods.json", bundle, is_wanted).await?;
+    if pods.is_empty() {
+        let namespace = installation.namespace();
+        bundle.lacks("logs", &anyhow!("no pod of a server was found in namespace `{namespace}`"));
+    }
+    if let more @ 1.. = pods.len().saturating_sub(MOST_PODS) {
+        bundle.lacks("logs", &anyhow!("there are {more} pods more"));
+    }
     for pod in pods.iter().take(MOST_PODS) {
         for container in containers(pod.spec.as_ref()) {
-            for previous in [false, true] {
-                add_log(installation, &api, &pod.name_any(), &container, previous, bundle).await?;
+            let name = pod.name_any();
+            add_log(installation, &api, &name, &container, false, bundle).await?;
+            if was_restarted(pod, &container) {
+                add_log(installation, &api, &name, &container, true, bundle).await?;
             }
         }
     }
     Ok(())
+}
+
+/// Whether a container has a log of a life before this one.
+fn was_restarted(pod: &Pod, container: &str) -> bool {
+    let Some(status) = &pod.status else { return false };
+    let all = [&status.container_statuses, &status.init_container_statuses];
+    let mut all = all.into_iter().flatten().flatten();
+    all.any(|one| one.name == container && one.restart_count > 0)
 }
 
 /// The containers of a server's pod whose logs are of interest; none of another pod.
@@ -257,8 +296,6 @@ async fn add_log(
     let file = format!("logs/{pod}/{container}{}.log", if previous { ".previous" } else { "" });
     match installation.ask("read the log", api.logs(pod, &params)).await {
         Ok(text) => bundle.add_text(&file, &text),
-        // Most containers have never been started again.
-        Err(_) if previous => Ok(()),
         Err(error) => {
             bundle.lacks(&file, &error);
             Ok(())
@@ -274,13 +311,23 @@ async fn run_of<R: DescribedRun>(
     bundle: &mut Bundle,
 ) -> anyhow::Result<()> {
     let (noun, name) = (R::NOUN, run.name_any());
-    let location = run.location(installation).await?;
-    let downloads = Downloads::new(installation, &location, trust, FILE_PATIENCE).await?;
+    let (description, file) = (format!("{noun}_describe_{name}.txt"), format!("{noun}_{name}.log"));
+    let downloads = async {
+        let location = run.location(installation).await?;
+        Downloads::new(installation, &location, trust, FILE_PATIENCE).await
+    };
+    let downloads = match downloads.await {
+        Ok(downloads) => downloads,
+        Err(error) => {
+            bundle.lacks(&description, &error);
+            bundle.lacks(&file, &error);
+            return Ok(());
+        }
+    };
     let text = describe::in_full(installation, run, &downloads).await;
-    bundle.add_text(&format!("{noun}_describe_{name}.txt"), &text)?;
-    let file = format!("{noun}_{name}.log");
+    bundle.add_text(&description, &text)?;
     if let Err(reason) = run.has_files() {
-        bundle.lacks(&file, &anyhow::anyhow!("{reason}"));
+        bundle.lacks(&file, &anyhow!("{reason}"));
         return Ok(());
     }
     match logs::read::<R>(&downloads, &name, RUN_LOG_BYTES).await {

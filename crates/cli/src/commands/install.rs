@@ -1,8 +1,12 @@
 //! `bowline install`: the resource definitions, the server, and what it needs.
 
+mod apply;
 mod definitions;
+mod neighbours;
 mod objects;
+mod plugins;
 mod server_pod;
+mod velero_flags;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,22 +17,22 @@ use bowline_api::crds;
 use clap::Parser as _;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::{DynamicObject, Patch, PatchParams};
-use kube::core::GroupVersionKind;
-use kube::{Api, Client, Discovery, ResourceExt as _};
+use kube::Api;
 use serde_json::Value;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
-use crate::args::ClusterArgs;
+use crate::args::{ClusterArgs, InstallationArgs};
 use crate::commands::server;
 use crate::exit::Exit;
 use crate::flags::{self, Pairs};
-use crate::installation::ANSWER_LIMIT;
-use crate::{client_config, cluster, output, trust};
+use crate::installation::Installation;
+use crate::velero_flags::{Refusal, Unused};
+use crate::{client_config, output, trust};
 pub(crate) use definitions::apply;
 use objects::{Location, Wish};
-pub(crate) use objects::{NAME, cluster_name};
+pub(crate) use objects::{MANAGED_BY, NAME, cluster_name};
 use server_pod::{Resources, ServerPod};
+use velero_flags::{OfInstall, ServerFlags};
 
 /// How long the server may take to be ready, with `--wait`.
 const READY_LIMIT: Duration = Duration::from_mins(5);
@@ -40,13 +44,15 @@ const LARGEST_SECRET: u64 = 1 << 20;
 /// Install the server into a cluster, with the resource definitions that it needs
 ///
 /// Running it again changes what is there to what is said now. A resource definition that is newer than
-/// ours, Velero's or Bowline's, is never replaced by an older one: it is kept, and said so.
+/// ours, Velero's or Bowline's, is never replaced by an older one: it is kept, and said so. Before anything is
+/// changed the cluster is asked whether all of it would be taken.
 ///
 /// The server gets no more rights than it needs. With `--profile=backup-only` it reads everything and
 /// writes only in its own namespace, apart from snapshots of volumes and hooks in pods. Restores need
 /// `--profile=full`; as they bring back roles and bindings of any kind, that amounts to the rights of
 /// an administrator.
 #[derive(Debug, clap::Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub(crate) struct Args {
     /// The namespace to install into [default: `namespace` in ~/.config/velero/config.json, then
     /// $VELERO_NAMESPACE, then velero]
@@ -77,6 +83,10 @@ pub(crate) struct Args {
     #[arg(long)]
     dry_run: bool,
 
+    /// Install although Velero runs in another namespace. Let the two have buckets or prefixes of their own
+    #[arg(long)]
+    beside_velero: bool,
+
     /// Wait until the server is ready
     #[arg(long)]
     wait: bool,
@@ -90,6 +100,12 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     pod: PodArgs,
+
+    #[command(flatten)]
+    for_server: ServerFlags,
+
+    #[command(flatten)]
+    unused: Unused<OfInstall>,
 
     /// Flags for the server, after `--`: such as `-- --concurrent-backups=8`
     #[arg(last = true, value_name = "SERVER FLAGS")]
@@ -193,22 +209,27 @@ enum Format {
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
     let mut wish = if args.crds_only { None } else { Some(wish(&args)?) };
+    for note in wish.iter().flat_map(|wish| &wish.notes) {
+        output::say(note);
+    }
     // Objects that are only printed are the same for every cluster.
     let is_printed_only = args.dry_run && args.output.is_some();
-    let client = if is_printed_only { None } else { Some(cluster::client(&args.cluster).await?) };
-    if let (Some(client), Some(wish)) = (&client, &mut wish) {
-        use_credentials_that_are_there(client, wish).await?;
+    let mut installation = None;
+    if !is_printed_only {
+        let (namespace, cluster) = (args.namespace.clone(), args.cluster.clone());
+        let connected = Installation::connect(&InstallationArgs { namespace, cluster }).await?;
+        if let Some(wish) = &mut wish {
+            neighbours::refuse(&connected, args.beside_velero).await?;
+            use_what_is_there(&connected, wish).await?;
+        }
+        installation = Some(connected);
     }
     let objects = wish.as_ref().map(objects::all).unwrap_or_default();
-    if let Some(client) = client {
-        definitions::install(&client, args.dry_run).await?;
-        for object in &objects {
-            let done = put(&client, object, args.dry_run).await?;
-            output::say(format_args!("{}: {done}", objects::title(object)));
-        }
+    if let Some(installation) = installation {
+        put(&installation, &objects, args.dry_run).await?;
         if let Some(wish) = &wish {
             if args.wait && !args.dry_run {
-                until_ready(&client, &wish.namespace).await?;
+                until_ready(&installation).await?;
             }
             for word in advice(wish) {
                 output::say(word);
@@ -221,11 +242,27 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
     Ok(Exit::Success)
 }
 
+/// Brings definitions and objects into the cluster, or only says what would become of them.
+async fn put(installation: &Installation, objects: &[Value], dry_run: bool) -> anyhow::Result<()> {
+    let client = installation.client();
+    let would = definitions::check(&client).await?;
+    let would = [would, apply::check(installation, objects).await?].concat();
+    if dry_run {
+        would.into_iter().for_each(output::say);
+        return Ok(());
+    }
+    let installed = definitions::install(&client).await;
+    installed.map_err(|error| apply::halfway(&error, &["the resource definitions before it"]))?;
+    apply::run(installation, objects, "the resource definitions").await
+}
+
 /// What is to be installed, and whether that can work.
 fn wish(args: &Args) -> anyhow::Result<Wish> {
     let LocationArgs { provider, bucket, prefix, cacert, secret_file, no_secret, .. } =
         &args.location;
     let provider = provider.as_deref();
+    let server_flags = [args.for_server.0.as_slice(), &args.server_flags].concat();
+    let server = server_line(&server_flags)?;
     if !*no_secret && secret_file.is_none() {
         bail!("name the provider's credentials with --secret-file, or say --no-secret");
     }
@@ -251,13 +288,9 @@ fn wish(args: &Args) -> anyhow::Result<Wish> {
     let snapshots = provider.filter(|_| has_snapshotter).map(|provider| {
         (provider.to_owned(), flags::merged(&args.location.snapshot_location_config))
     });
-    // A flag that the server would refuse is told now, not by a pod that does not start.
-    let words = std::iter::once("server".to_owned()).chain(args.server_flags.iter().cloned());
-    server::Line::try_parse_from(words).map_err(|error| {
-        let text = error.to_string();
-        let what = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
-        anyhow!("the server does not take these flags: {what}; see `bowline server --help`")
-    })?;
+    if let Some(Location { provider, .. }) = &backups {
+        refuse_unserved(provider, &args.plugins, server.filesystem_root())?;
+    }
     let PodArgs { service_account_name, server_priority_class_name, .. } = &args.pod;
     let annotations = flags::merged(&args.pod.sa_annotations);
     Ok(Wish {
@@ -268,11 +301,13 @@ fn wish(args: &Args) -> anyhow::Result<Wish> {
         snapshots,
         service_account: service_account_name.clone(),
         service_account_annotations: annotations,
+        notes: [args.unused.notes(), server.notes()].concat(),
         pod: ServerPod {
             image: args.image.clone(),
             replicas: args.replicas,
-            plugins: args.plugins.clone(),
-            flags: args.server_flags.clone(),
+            plugins: plugins::containers(&args.plugins, &[])?,
+            filesystem_root: server.filesystem_root().map(Path::to_owned),
+            flags: server_flags,
             resources: Resources {
                 cpu: [&args.pod.velero_pod_cpu_request, &args.pod.velero_pod_cpu_limit]
                     .map(String::clone),
@@ -296,16 +331,59 @@ fn read_secret(path: &Path) -> anyhow::Result<Vec<u8>> {
     std::fs::read(path).with_context(cannot)
 }
 
-/// Mounts the Secret of an installation that was here before, Velero's or ours.
-async fn use_credentials_that_are_there(client: &Client, wish: &mut Wish) -> anyhow::Result<()> {
+/// What the server will be told. A flag that it would refuse is told now, not by a pod that does not start.
+fn server_line(flags: &[String]) -> anyhow::Result<server::Line> {
+    let words = std::iter::once("server").chain(flags.iter().map(String::as_str));
+    server::Line::try_parse_from(words).map_err(|error| {
+        if let Some(refusal) = Refusal::behind(&error) {
+            return anyhow!("the server does not take these flags: {refusal}");
+        }
+        let text = error.to_string();
+        let what = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+        anyhow!("the server does not take these flags: {what}; see `bowline server --help`")
+    })
+}
+
+/// Refuses a provider that nobody would serve: each backup would tell so.
+fn refuse_unserved(
+    provider: &str,
+    plugins: &[String],
+    filesystem_root: Option<&Path>,
+) -> anyhow::Result<()> {
+    // Velero's providers are `aws` or, in full, `velero.io/aws`.
+    match provider.strip_prefix("velero.io/").unwrap_or(provider) {
+        "aws" => Ok(()),
+        _ if !plugins.is_empty() => Ok(()),
+        "filesystem" if filesystem_root.is_some() => Ok(()),
+        "filesystem" => bail!(
+            "the provider `filesystem` keeps backups in a folder of the server's pods: name it with \
+             `-- --filesystem-root=FOLDER`, and mount a volume there that all of them share"
+        ),
+        other => bail!(
+            "no plugin would serve the provider `{other}`: name the image of one with --plugins, such \
+             as velero/velero-plugin-for-{}; built in are aws and filesystem",
+            if other == "azure" { "microsoft-azure" } else { other },
+        ),
+    }
+}
+
+/// Goes on with what an installation that was here before has, Velero's or ours: the Secret is mounted, and
+/// plugins keep the containers that they have.
+async fn use_what_is_there(installation: &Installation, wish: &mut Wish) -> anyhow::Result<()> {
+    let api: Api<Deployment> = installation.api();
+    let found = installation.ask("look for the server", api.get_opt(NAME)).await?;
+    let pod = found.and_then(|deployment| deployment.spec).and_then(|spec| spec.template.spec);
+    let there = pod.and_then(|pod| pod.init_containers).unwrap_or_default();
+    let images: Vec<String> = wish.pod.plugins.iter().map(|one| one.image.clone()).collect();
+    wish.pod.plugins = plugins::containers(&images, &there)?;
     if wish.pod.has_credentials {
         return Ok(());
     }
     let (name, key) = (server_pod::SECRET, server_pod::SECRET_KEY);
-    let api: Api<Secret> = Api::namespaced(client.clone(), &wish.namespace);
-    let cannot = || format!("cannot look for the Secret {name}");
-    let found = timeout(ANSWER_LIMIT, api.get_opt(name)).await.with_context(cannot)?;
-    let data = found.with_context(cannot)?.and_then(|secret| secret.data).unwrap_or_default();
+    let api: Api<Secret> = installation.api();
+    let doing = format!("look for the Secret {name}");
+    let found = installation.ask(&doing, api.get_opt(name)).await?;
+    let data = found.and_then(|secret| secret.data).unwrap_or_default();
     if data.contains_key(key) {
         wish.pod.has_credentials = true;
         output::say(format_args!(
@@ -333,70 +411,23 @@ fn advice(wish: &Wish) -> Vec<String> {
     if wish.backups.is_none() {
         words.push("say where backups go with `bowline backup-location create`".to_owned());
     }
+    if let Some(root) = &wish.pod.filesystem_root {
+        words.push(format!(
+            "mount a volume that all pods of the server share at {} in the Deployment {NAME}: without \
+             one, backups of the provider `filesystem` go with the pod",
+            root.display()
+        ));
+    }
     words
 }
 
-/// What became of an object.
-async fn put(client: &Client, object: &Value, dry_run: bool) -> anyhow::Result<String> {
-    let object: DynamicObject = serde_json::from_value(object.clone())?;
-    let types = object.types.clone().unwrap_or_default();
-    let kind = GroupVersionKind::try_from(&types)?;
-    let title = || format!("cannot install {} {}", kind.kind, object.name_any());
-    // Of kinds that are installed at this moment nothing can be learnt in a dry run.
-    let group = Discovery::new(client.clone()).filter(&[kind.group.as_str()]).run().await?;
-    let Some((resource, _)) = group.resolve_gvk(&kind) else {
-        if dry_run {
-            return Ok("would be created".to_owned());
-        }
-        bail!("the cluster does not serve {}.{}", kind.kind, kind.group);
-    };
-    let api: Api<DynamicObject> = match object.namespace() {
-        Some(namespace) => Api::namespaced_with(client.clone(), &namespace, &resource),
-        None => Api::all_with(client.clone(), &resource),
-    };
-    let before = api.get_opt(&object.name_any()).await.with_context(title)?;
-    // Others may run pods in it that our labels would keep out, Velero's among them.
-    if let (Some(before), "Namespace") = (&before, kind.kind.as_str()) {
-        return Ok(objects::kept_namespace(before.labels()));
-    }
-    if dry_run {
-        let done = if before.is_some() { "would be updated" } else { "would be created" };
-        return Ok(done.to_owned());
-    }
-    // What others have set and we do not say stays as it is. What both say is ours for the server, and
-    // a conflict for what belongs to the user.
-    let params = PatchParams {
-        force: !objects::is_of_user(&kind.kind),
-        field_manager: Some("bowline".to_owned()),
-        ..PatchParams::default()
-    };
-    let after = api.patch(&object.name_any(), &params, &Patch::Apply(&object)).await;
-    let after = after.map_err(|error| match error {
-        kube::Error::Api(status) if status.code == 409 => anyhow!(
-            "{0} {1} is there and says otherwise ({2}); change it by hand with `kubectl edit {0} \
-             {1}{3}`",
-            kind.kind,
-            object.name_any(),
-            status.message,
-            object.namespace().map(|name| format!(" -n {name}")).unwrap_or_default(),
-        ),
-        error => anyhow::Error::new(error).context(title()),
-    })?;
-    let done = match before {
-        None => "created",
-        Some(before) if before.resource_version() == after.resource_version() => "up to date",
-        Some(_) => "updated",
-    };
-    Ok(done.to_owned())
-}
-
 /// Waits until the server is ready.
-async fn until_ready(client: &Client, namespace: &str) -> anyhow::Result<()> {
-    let api: Api<Deployment> = Api::namespaced(client.clone(), namespace);
+async fn until_ready(installation: &Installation) -> anyhow::Result<()> {
+    let (api, namespace): (Api<Deployment>, _) = (installation.api(), installation.namespace());
     let deadline = Instant::now() + READY_LIMIT;
     output::say("waiting for the server to be ready");
     loop {
-        let deployment = api.get(NAME).await.context("cannot look at the server")?;
+        let deployment = installation.ask("look at the server", api.get(NAME)).await?;
         let wanted = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
         let observed = deployment.status.as_ref().and_then(|status| status.observed_generation);
         let status = deployment.status.as_ref();

@@ -4,6 +4,7 @@ pub(crate) mod create;
 pub(crate) mod delete;
 mod describe;
 mod get;
+mod next;
 mod pause;
 
 use bowline_api::Schedule;

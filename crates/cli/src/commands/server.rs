@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -12,6 +12,7 @@ use kube::Client;
 
 use crate::args::ClusterArgs;
 use crate::exit::{Exit, until_asked_to_end};
+use crate::velero_flags::{Fate, Flag, NO_FILE_BACKUP, Unneeded, Unused};
 use crate::{cluster, flags};
 
 /// How long a connection to the API server may be silent. Watches are asked to end a little sooner.
@@ -23,7 +24,59 @@ const CONNECT: Duration = Duration::from_secs(20);
 #[derive(Debug, clap::Parser)]
 pub(crate) struct Line {
     #[command(flatten)]
-    _args: Args,
+    args: Args,
+}
+
+impl Line {
+    /// What is to be said about flags of Velero's that change nothing here.
+    pub(crate) fn notes(&self) -> &[String] {
+        self.args.unused.notes()
+    }
+
+    /// What storage locations of the provider `filesystem` lie below, if there can be any.
+    pub(crate) fn filesystem_root(&self) -> Option<&Path> {
+        self.args.filesystem_root.as_deref()
+    }
+}
+
+/// The flags of Velero's server that ours has no use for.
+#[derive(Debug)]
+struct OfServer;
+
+impl Unneeded for OfServer {
+    fn flags() -> Vec<Flag> {
+        const NO_LIMIT: Fate = Fate::Idle(
+            "the server sends no more than it works on at a time, and the API server lets it wait",
+        );
+        const ALL_PARTS: Fate = Fate::Judged(|value| match value {
+            "" => Fate::Done,
+            _ => Fate::Refused(
+                "no part of the server can be switched off; pause schedules, or let backup \
+                 locations be read only",
+            ),
+        });
+        const NO_POLICIES: Fate = Fate::Judged(|value| match value {
+            "" => Fate::Done,
+            _ => Fate::Refused(
+                "name the policies in each backup and schedule with --resource-policies-configmap",
+            ),
+        });
+        let mut flags = vec![
+            Flag::RESTORE_ONLY,
+            Flag::UPLOADER,
+            Flag::FEATURES,
+            Flag::CACHE,
+            Flag::value("fs-backup-timeout", Fate::Idle(NO_FILE_BACKUP)),
+            Flag::value("client-qps", NO_LIMIT),
+            Flag::value("client-burst", NO_LIMIT),
+            Flag::value("max-concurrent-k8s-connections", NO_LIMIT),
+            Flag::value("profiler-address", Fate::Idle("there is no profiler")),
+            Flag::value("disable-controllers", ALL_PARTS),
+            Flag::value("global-backup-volume-policies-configmap", NO_POLICIES),
+        ];
+        flags.extend(Flag::REPOSITORIES);
+        flags
+    }
 }
 
 /// Run the server, in a pod or on any machine with a kubeconfig
@@ -167,6 +220,9 @@ pub(crate) struct Args {
     log_format: log::Format,
 
     #[command(flatten)]
+    unused: Unused<OfServer>,
+
+    #[command(flatten)]
     cluster: ClusterArgs,
 }
 
@@ -178,8 +234,12 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
     // A connection that was idle before a request is not silent.
     config.reset_reader_on_write = true;
     let client = Client::try_from(config).context("cannot make a client from the kubeconfig")?;
+    let notes = args.unused.notes().to_vec();
     let options = options(args);
     let traces = log::init(options.log).context("cannot begin to log")?;
+    for note in notes {
+        tracing::warn!("{note}");
+    }
     let until = async {
         asked_to_end.await;
     };
@@ -270,6 +330,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
+    use crate::velero_flags::Refusal;
 
     #[derive(Parser)]
     struct Alone {
@@ -321,6 +382,40 @@ mod tests {
         assert_eq!(parsed(&["--metrics-address="]).metrics_address, metrics::Address::Off);
         let level = "warning".parse().unwrap();
         assert_eq!(options.log, log::Options { level, format: log::Format::Json });
+    }
+
+    #[test]
+    fn all_flags_of_veleros_server_are_known() {
+        let noted = |words: &[&str]| {
+            let words = ["server"].iter().chain(words);
+            Line::try_parse_from(words).unwrap_or_else(|error| panic!("{error}")).notes().len()
+        };
+        for idle in [
+            "--fs-backup-timeout=4h",
+            "--client-qps=100",
+            "--client-burst=100",
+            "--max-concurrent-k8s-connections=30",
+            "--profiler-address=localhost:6060",
+            "--disable-informer-cache",
+            "--default-repo-maintain-frequency=1h",
+            "--backup-repository-configmap=c",
+            "--repo-maintenance-job-configmap=c",
+        ] {
+            assert_eq!(noted(&[idle]), 1, "{idle}");
+        }
+        for done in ["--uploader-type=kopia", "--features=EnableCSI", "--restore-only=false"] {
+            assert_eq!(noted(&[done]), 0, "{done}");
+        }
+        for refused in [
+            "--restore-only",
+            "--disable-controllers=gc",
+            "--global-backup-volume-policies-configmap=c",
+            "--features=EnableAPIGroupVersions",
+            "--uploader-type=restic",
+        ] {
+            let error = Line::try_parse_from(["server", refused]).unwrap_err();
+            assert!(Refusal::behind(&error).is_some(), "{error}");
+        }
     }
 
     #[test]

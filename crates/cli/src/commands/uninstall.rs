@@ -1,5 +1,6 @@
 //! `bowline uninstall`
 
+mod lease;
 mod others;
 mod restores;
 
@@ -10,20 +11,20 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use bowline_api::crds;
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::DeleteParams;
+use kube::core::PartialObjectMeta;
 use kube::{Api, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
-use super::install::{NAME, cluster_name};
+use super::install::{MANAGED_BY, NAME, cluster_name};
 use crate::args::InstallationArgs;
 use crate::confirm::confirm;
 use crate::exit::Exit;
-use crate::installation::{Installation, is_not_found};
+use crate::installation::{ANSWER_LIMIT, Installation, is_not_found};
 use crate::{open_runs, output};
 
 /// How long something may take to go away.
@@ -35,7 +36,7 @@ const LOOK: Duration = Duration::from_millis(500);
 ///
 /// Removes what `bowline install` has made for the server: its Deployment, roles and service account.
 /// Backups, schedules, locations and credentials stay, so that it can be installed again, or Velero.
-/// Backups in buckets are never touched.
+/// Backups in buckets are never touched. Exits with 2 if nothing is installed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Also remove the namespace with all that is in it, and the resource definitions unless other
@@ -59,6 +60,12 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
     let installation = Installation::connect(&args.installation).await?;
     let namespace = installation.namespace().to_owned();
+    if !is_there(&installation, args.purge).await? {
+        bail!(
+            "nothing is installed in namespace `{namespace}`; name the server's with --namespace{}",
+            if args.purge { "" } else { ", or say --purge to remove records that are left" }
+        );
+    }
     if !args.force {
         refuse_while_open(&installation).await?;
     }
@@ -77,14 +84,25 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
         others = others::find(&installation).await?;
         restores::let_go(&installation).await?;
     }
-    remove(&installation.api::<Deployment>(), NAME).await?;
-    remove(&installation.api::<RoleBinding>(), NAME).await?;
-    remove(&installation.api::<Role>(), NAME).await?;
+    remove_ours(&installation.api::<Deployment>(), NAME).await?;
+    remove_ours(&installation.api::<RoleBinding>(), NAME).await?;
+    remove_ours(&installation.api::<Role>(), NAME).await?;
     let outside = cluster_name(&namespace);
-    remove(&installation.cluster_api::<ClusterRoleBinding>(), &outside).await?;
-    remove(&installation.cluster_api::<ClusterRole>(), &outside).await?;
-    remove(&installation.api::<ServiceAccount>(), NAME).await?;
-    remove(&installation.api::<Lease>(), bowline_server::lease::NAME).await?;
+    remove_ours(&installation.cluster_api::<ClusterRoleBinding>(), &outside).await?;
+    remove_ours(&installation.cluster_api::<ClusterRole>(), &outside).await?;
+    remove_ours(&installation.api::<ServiceAccount>(), NAME).await?;
+    if let Some(holder) = lease::remove(&installation).await? {
+        if args.purge && !args.force {
+            bail!(
+                "the server `{holder}`, which is not of `bowline install`, still works in namespace \
+                 `{namespace}`; stop it before its records go, or say --force"
+            );
+        }
+        output::say(format_args!(
+            "Lease {}: kept, the server `{holder}`, which is not of `bowline install`, works under it",
+            bowline_server::lease::NAME
+        ));
+    }
     if args.purge {
         purge(&installation, &others).await?;
     } else {
@@ -94,6 +112,66 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
         ));
     }
     Ok(Exit::Success)
+}
+
+/// Whether there is anything to remove.
+async fn is_there(installation: &Installation, purge: bool) -> anyhow::Result<bool> {
+    let outside = cluster_name(installation.namespace());
+    let is_installed = is_ours(&installation.api::<Deployment>(), NAME).await?
+        || is_ours(&installation.cluster_api::<ClusterRole>(), &outside).await?
+        || is_ours(&installation.cluster_api::<ClusterRoleBinding>(), &outside).await?
+        || is_ours(&installation.api::<Role>(), NAME).await?
+        || is_ours(&installation.api::<RoleBinding>(), NAME).await?
+        || is_ours(&installation.api::<ServiceAccount>(), NAME).await?;
+    if is_installed || !purge {
+        return Ok(is_installed);
+    }
+    let namespaces = installation.cluster_api::<Namespace>();
+    if metadata(&namespaces, installation.namespace()).await?.is_some() {
+        return Ok(true);
+    }
+    let definitions = installation.cluster_api::<CustomResourceDefinition>();
+    for definition in crds::all() {
+        if metadata(&definitions, &definition.name_any()).await?.is_some() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Whether an object is there and one that `bowline install` made.
+async fn is_ours<K>(api: &Api<K>, name: &str) -> anyhow::Result<bool>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
+{
+    let is_ours =
+        |object: PartialObjectMeta<K>| object.labels().get(MANAGED_BY).is_some_and(|by| by == NAME);
+    Ok(metadata(api, name).await?.is_some_and(is_ours))
+}
+
+async fn metadata<K>(api: &Api<K>, name: &str) -> anyhow::Result<Option<PartialObjectMeta<K>>>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
+{
+    let cannot = || format!("cannot look for {} {name}", K::kind(&()));
+    timeout(ANSWER_LIMIT, api.get_metadata_opt(name))
+        .await
+        .with_context(cannot)?
+        .with_context(cannot)
+}
+
+/// Deletes an object that `bowline install` made. One of the same name that somebody else made stays.
+async fn remove_ours<K>(api: &Api<K>, name: &str) -> anyhow::Result<()>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
+{
+    if is_ours(api, name).await? {
+        return remove(api, name).await;
+    }
+    if metadata(api, name).await?.is_some() {
+        output::say(format_args!("{} {name}: kept, it is not of `bowline install`", K::kind(&())));
+    }
+    Ok(())
 }
 
 /// A run that is open would stay so, with what its plugins have begun.

@@ -119,3 +119,22 @@ fn certificates_are_checked_and_stored() {
     let location: BackupStorageLocation = place.get("l");
     assert_eq!(location.spec.object_storage.unwrap().ca_cert.unwrap().0, pem.into_bytes());
 }
+
+#[test]
+fn secrets_in_settings_are_for_programs_only() {
+    let place = cluster().place("location-secrets");
+    let config = json!({"region": "x", "secretAccessKey": "s3cr3t"});
+    let spec = json!({"provider": "aws", "config": config, "objectStorage": {"bucket": "b"}});
+    place.put("BackupStorageLocation", "one", json!({"spec": spec}));
+    let snapshots = json!({"provider": "aws", "config": config});
+    place.put("VolumeSnapshotLocation", "one", json!({"spec": snapshots}));
+    for noun in ["backup-location", "snapshot-location"] {
+        for format in ["plaintext", "json"] {
+            let described = place.ok(&[noun, "describe", "one", "-o", format]);
+            assert!(!described.contains("s3cr3t"), "{described}");
+            assert!(described.contains("secretAccessKey"), "{described}");
+        }
+        let object = place.ok(&[noun, "get", "one", "-o", "yaml"]);
+        assert!(object.contains("s3cr3t"), "{object}");
+    }
+}

@@ -144,9 +144,8 @@ fn a_kubeconfig_that_is_not_there() {
     assert_refused(&world, &ended, &["cannot read the kubeconfig /proc/none"]);
 }
 
-#[test]
-fn a_cluster_that_does_not_answer() {
-    let world = World::new();
+/// A kubeconfig with one context, `x`, whose cluster does not answer.
+fn kubeconfig_of_nobody() -> tempfile::NamedTempFile {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let kubeconfig = tempfile::NamedTempFile::new().unwrap();
     let text = format!(
@@ -156,6 +155,27 @@ fn a_cluster_that_does_not_answer() {
         "contexts":[{{"name":"x","context":{{"cluster":"x","user":"x"}}}}]}}"#
     );
     std::fs::write(kubeconfig.path(), text).unwrap();
+    kubeconfig
+}
+
+#[test]
+fn a_context_that_is_not_there() {
+    let world = World::new();
+    let kubeconfig = kubeconfig_of_nobody();
+    let path = kubeconfig.path().to_str().unwrap();
+    let line = ["backup", "get", "--kubecontext", "nope"];
+    let words = ["no context `nope`", path, "those that there are: `x`"];
+    let ended = world.run(&[&line[..], &["--kubeconfig", path]].concat());
+    assert_refused(&world, &ended, &words);
+    let mut command = world.bowline(&line);
+    let ended = World::end_of(command.env("KUBECONFIG", kubeconfig.path()));
+    assert_refused(&world, &ended, &words);
+}
+
+#[test]
+fn a_cluster_that_does_not_answer() {
+    let world = World::new();
+    let kubeconfig = kubeconfig_of_nobody();
     let path = kubeconfig.path().to_str().unwrap();
     let ended = world.run(&["install", "--crds-only", "--kubeconfig", path]);
     assert_refused(&world, &ended, &["cannot reach the cluster", "refused"]);
@@ -166,4 +186,30 @@ fn an_install_that_does_not_say_whose_bucket() {
     let world = World::new();
     let ended = world.run(&["install"]);
     assert_refused(&world, &ended, &["--secret-file", "--no-secret"]);
+}
+
+#[test]
+fn a_flag_of_velero_that_we_have_no_use_for() {
+    let world = World::new();
+    for (line, words) in [
+        (
+            &["install", "--use-node-agent", "--no-secret"][..],
+            &["`--use-node-agent` is not taken", "no node agent", "leave it out"][..],
+        ),
+        (&["install", "--node-agent-pod-cpu-limit", "1"], &["--node-agent-pod-cpu-limit"]),
+        (&["install", "--restore-only"], &["`--restore-only` is not taken", "ReadOnly"]),
+        (&["server", "--restore-only"], &["`--restore-only` is not taken", "ReadOnly"]),
+        (&["server", "--disable-controllers=gc"], &["--disable-controllers", "pause schedules"]),
+    ] {
+        assert_refused(&world, &world.run(line), words);
+    }
+}
+
+#[test]
+fn a_provider_that_nobody_would_serve() {
+    let world = World::new();
+    let line = ["install", "--no-secret", "--bucket=b", "--provider", "gcp"];
+    assert_refused(&world, &world.run(&line), &["`gcp`", "--plugins", "velero-plugin-for-gcp"]);
+    let line = ["install", "--no-secret", "--bucket=b", "--provider", "filesystem"];
+    assert_refused(&world, &world.run(&line), &["--filesystem-root", "mount a volume"]);
 }

@@ -51,7 +51,10 @@ fn a_bundle_has_all_that_helps_and_nothing_secret() {
     ]);
     cluster().apply(json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "server-0", "namespace": "debug"},
-        "spec": {"containers": [{"name": "bowline", "image": "i", "env": variables}]},
+        "spec": {
+            "nodeName": "nowhere",
+            "containers": [{"name": "bowline", "image": "i", "env": variables}],
+        },
     }));
     // An application beside the server is nobody's business.
     cluster().apply(json!({
@@ -109,7 +112,14 @@ fn a_bundle_has_all_that_helps_and_nothing_secret() {
     assert!(described.contains("Resource List:\n  v1/Pod:\n    - web/a\n"), "{described}");
     let log = get("bundle/backup_one.log");
     assert_eq!(log, "level=info msg=\"all is well\"\nlevel=warning password=<redacted>\n");
-    assert!(files.contains_key("bundle/problems.txt") == ended.stderr.contains("problems.txt"));
+    // The machine of the pod is gone, and its log: that is told here and there.
+    let problems = get("bundle/problems.txt");
+    let lines: Vec<&str> = problems.lines().collect();
+    assert!(lines.iter().any(|line| line.starts_with("logs/server-0/bowline.log: ")), "{lines:?}");
+    for line in lines {
+        let said = format!("not collected: {line}");
+        assert!(ended.stderr.lines().any(|one| one == said), "{line}: {}", ended.stderr);
+    }
 
     // What there is not yet is noted.
     restore::backed_up(&place, "two", &json!({"phase": "InProgress"}), &json!({}));
@@ -119,4 +129,18 @@ fn a_bundle_has_all_that_helps_and_nothing_secret() {
     assert!(ended.stderr.contains("problems.txt"), "{}", ended.stderr);
     let problems = &self::files(&bundle)["bundle/problems.txt"];
     assert!(problems.contains("backup_two.log: it is InProgress"), "{problems}");
+}
+
+#[test]
+fn what_a_bundle_lacks_without_a_server_is_told() {
+    let place = cluster().place("debug-nobody");
+    let folder = tempfile::tempdir().unwrap();
+    let bundle = folder.path().join("b.tar.gz");
+    let ended = place.run(&["debug", "--output", bundle.to_str().unwrap()]);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let problems = &files(&bundle)["bundle/problems.txt"];
+    for lacking in ["versions.json, the server: ", "logs: no pod of a server was found"] {
+        assert!(problems.lines().any(|line| line.starts_with(lacking)), "{problems}");
+        assert!(ended.stderr.contains(&format!("not collected: {lacking}")), "{}", ended.stderr);
+    }
 }

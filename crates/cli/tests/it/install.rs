@@ -1,17 +1,23 @@
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use bowline_api::annotation::finalizer;
 use bowline_api::{BackupStorageLocation, Restore};
 use bowline_testbed::{Bed, ControlPlane, Options};
+use k8s_openapi::api::admissionregistration::v1::{
+    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
 };
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
-use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt as _};
+use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
 use crate::bowline::World;
@@ -93,16 +99,16 @@ fn definitions_are_created_once_and_a_newer_one_is_kept() {
 }
 
 /// A control plane, and `bowline` commands that talk to it.
-struct Installed {
-    runtime: Runtime,
-    plane: ControlPlane,
+pub(crate) struct Installed {
+    pub(crate) runtime: Runtime,
+    pub(crate) plane: ControlPlane,
     world: World,
-    client: Client,
+    pub(crate) client: Client,
     _bed: Bed,
 }
 
 impl Installed {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let runtime = Runtime::new().unwrap();
         let bed = Bed::new().unwrap();
         let plane = runtime.block_on(ControlPlane::start(&bed, Options::default())).unwrap();
@@ -117,7 +123,7 @@ impl Installed {
         (ended.code, ended.stderr, ended.stdout)
     }
 
-    fn install(&self, profile: &str) -> String {
+    pub(crate) fn install(&self, profile: &str) -> String {
         let profile = format!("--profile={profile}");
         let line = ["install", &profile, "--no-secret", "--no-default-backup-location"];
         let (code, said, _) = self.run(&line);
@@ -303,6 +309,196 @@ fn what_an_installation_of_velero_has_is_left_and_used() {
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("`kubectl edit BackupStorageLocation default -n velero`"), "{said}");
     assert!(!said.contains("delete it"), "{said}");
+}
+
+/// Tries something until it is so.
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_mins(2);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "waited in vain: {what}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// A Deployment with one container.
+fn deployment(name: &str, replicas: i32, container: &Value) -> Deployment {
+    let labels = json!({"deploy": name});
+    let deployment = json!({
+        "metadata": {"name": name},
+        "spec": {
+            "replicas": replicas, "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}},
+        },
+    });
+    serde_json::from_value(deployment).unwrap()
+}
+
+#[test]
+fn an_installation_is_refused_as_a_whole_or_tells_how_far_it_came() {
+    let installed = Installed::start();
+    let Installed { runtime, client, .. } = &installed;
+    let line = ["install", "--no-secret", "--no-default-backup-location"];
+    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    let (code, said, _) = installed.run(&["uninstall", "--force"]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("nothing is installed in namespace `velero`"), "{said}");
+
+    // Two things are in the way. Both are told, and nothing is changed.
+    let role = json!({
+        "metadata": {"name": "bowline-velero", "labels": {"app.kubernetes.io/managed-by": "Helm"}},
+    });
+    let roles: Api<ClusterRole> = Api::all(client.clone());
+    let role = serde_json::from_value(role).unwrap();
+    runtime.block_on(roles.create(&PostParams::default(), &role)).unwrap();
+    let binding = json!({
+        "metadata": {"name": "bowline-velero"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "x"},
+    });
+    let bindings: Api<ClusterRoleBinding> = Api::all(client.clone());
+    let binding = serde_json::from_value(binding).unwrap();
+    runtime.block_on(bindings.create(&PostParams::default(), &binding)).unwrap();
+    for more in [&["--dry-run"][..], &[]] {
+        let (code, said, _) = installed.run(&[&line[..], more].concat());
+        assert_eq!(code, Some(2), "{said}");
+        assert!(said.contains("ClusterRole bowline-velero is there and not of"), "{said}");
+        assert!(said.contains("(`Helm` looks after it)"), "{said}");
+        assert!(said.contains("ClusterRoleBinding bowline-velero is there"), "{said}");
+        assert!(said.contains("nothing has been changed"), "{said}");
+    }
+    assert_eq!(runtime.block_on(definitions.get_opt("backups.velero.io")).unwrap(), None);
+    assert_eq!(runtime.block_on(namespaces.get_opt("velero")).unwrap(), None);
+    let delete = DeleteParams::default();
+    runtime.block_on(roles.delete("bowline-velero", &delete)).unwrap();
+    runtime.block_on(bindings.delete("bowline-velero", &delete)).unwrap();
+
+    // The cluster refuses what it would have taken a moment before.
+    let creations = json!({
+        "apiGroups": ["apps"], "apiVersions": ["v1"], "operations": ["CREATE"],
+        "resources": ["deployments"],
+    });
+    let not_tried = "has(request.dryRun) && request.dryRun";
+    let policy = json!({
+        "metadata": {"name": "none-today"},
+        "spec": {
+            "matchConstraints": {"resourceRules": [creations]},
+            "validations": [{"expression": not_tried, "message": "no Deployments today"}],
+        },
+    });
+    let binding = json!({
+        "metadata": {"name": "none-today"},
+        "spec": {"policyName": "none-today", "validationActions": ["Deny"]},
+    });
+    let policies: Api<ValidatingAdmissionPolicy> = Api::all(client.clone());
+    let policy = serde_json::from_value(policy).unwrap();
+    runtime.block_on(policies.create(&PostParams::default(), &policy)).unwrap();
+    let bound: Api<ValidatingAdmissionPolicyBinding> = Api::all(client.clone());
+    let binding = serde_json::from_value(binding).unwrap();
+    runtime.block_on(bound.create(&PostParams::default(), &binding)).unwrap();
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), "default");
+    let is_let_in = || {
+        let probe = deployment("probe", 0, &json!({"name": "x", "image": "x"}));
+        let created = runtime.block_on(deployments.create(&PostParams::default(), &probe)).is_ok();
+        if created {
+            runtime.block_on(deployments.delete("probe", &delete)).unwrap();
+        }
+        created
+    };
+    until("the policy is in force", || !is_let_in());
+    let (code, said, _) = installed.run(&line);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("no Deployments today"), "{said}");
+    let there = "there are the resource definitions, Namespace velero, ServiceAccount bowline,";
+    assert!(said.contains(there) && said.contains("run the same command again"), "{said}");
+    assert!(runtime.block_on(namespaces.get_opt("velero")).unwrap().is_some());
+    runtime.block_on(bound.delete("none-today", &delete)).unwrap();
+    until("the policy is no longer in force", is_let_in);
+    let (code, said, _) = installed.run(&line);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("Role bowline: up to date"), "{said}");
+    assert!(said.contains("Deployment bowline: created"), "{said}");
+    let (_, said, _) = installed.run(&[&line[..], &["--dry-run", "--replicas=3"]].concat());
+    assert!(said.contains("Role bowline: up to date"), "{said}");
+    assert!(said.contains("Deployment bowline: would be updated"), "{said}");
+}
+
+#[test]
+fn others_are_noticed_and_left_alone() {
+    let installed = Installed::start();
+    let Installed { runtime, client, .. } = &installed;
+    for name in ["velero", "other"] {
+        let namespace = serde_json::from_value(json!({"metadata": {"name": name}})).unwrap();
+        let namespaces: Api<Namespace> = Api::all(client.clone());
+        runtime.block_on(namespaces.create(&PostParams::default(), &namespace)).unwrap();
+    }
+    // A Velero that runs is refused, also in another namespace unless that is meant.
+    let container = json!({"name": "velero", "image": "velero/velero:v1.18.3", "args": ["server"]});
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), "velero");
+    let velero = deployment("velero", 1, &container);
+    runtime.block_on(deployments.create(&PostParams::default(), &velero)).unwrap();
+    let line = ["install", "--no-secret", "--no-default-backup-location", "-n"];
+    let install =
+        |namespace: &str, more: &[&str]| installed.run(&[&line[..], &[namespace], more].concat());
+    for more in [&[][..], &["--dry-run"], &["--beside-velero"]] {
+        let (code, said, _) = install("velero", more);
+        assert_eq!(code, Some(2), "{said}");
+        assert!(said.contains("`bowline migrate check -n velero`"), "{said}");
+    }
+    let (code, said, _) = install("other", &[]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("namespace `velero`") && said.contains("--beside-velero"), "{said}");
+    assert_eq!(install("other", &["--beside-velero"]).0, Some(0));
+    let (params, none) = (PatchParams::default(), Patch::Merge(json!({"spec": {"replicas": 0}})));
+    runtime.block_on(deployments.patch("velero", &params, &none)).unwrap();
+    let (code, said, _) = install("velero", &[]);
+    assert_eq!(code, Some(0), "{said}");
+
+    // A plugin has one container, whoever brings its next version.
+    let plugins = || -> Vec<(String, String)> {
+        let pod = runtime.block_on(deployments.get("bowline")).unwrap().spec.unwrap().template.spec;
+        let containers = pod.unwrap().init_containers.into_iter().flatten();
+        containers.map(|one| (one.name, one.image.unwrap_or_default())).collect()
+    };
+    let plugin = |version: u8| ("a-aws".to_owned(), format!("x.io/a/aws:{version}"));
+    let (code, said, _) = installed.run(&["plugin", "add", "x.io/a/aws:1", "--confirm"]);
+    assert_eq!((code, plugins()), (Some(0), vec![plugin(1)]), "{said}");
+    let (code, said, _) = install("velero", &["--plugins=x.io/a/aws:2"]);
+    assert_eq!((code, plugins()), (Some(0), vec![plugin(2)]), "{said}");
+    let (code, said, _) = installed.run(&["plugin", "add", "x.io/a/aws:3", "--confirm"]);
+    assert_eq!((code, plugins()), (Some(0), vec![plugin(3)]), "{said}");
+
+    // A server that was started by hand works in the namespace, and goes on to.
+    let leases: Api<Lease> = Api::namespaced(client.clone(), "velero");
+    let lease = json!({
+        "metadata": {"name": "bowline-server"},
+        "spec": {"holderIdentity": "by-hand", "leaseDurationSeconds": 60, "leaseTransitions": 0},
+    });
+    let lease = serde_json::from_value(lease).unwrap();
+    runtime.block_on(leases.create(&PostParams::default(), &lease)).unwrap();
+    let renewed = leases.clone();
+    let renewing = runtime.spawn(async move {
+        for number in 0.. {
+            let change = Patch::Merge(json!({"spec": {"leaseTransitions": number}}));
+            renewed.patch("bowline-server", &PatchParams::default(), &change).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    });
+    let (code, said, _) = installed.run(&["uninstall", "--force"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("Deployment bowline: removed"), "{said}");
+    assert!(said.contains("Lease bowline-server: kept, the server `by-hand`"), "{said}");
+    let (code, said, _) = installed.run(&["uninstall", "--force"]);
+    assert_eq!(code, Some(2), "{said}");
+    renewing.abort();
+    assert!(runtime.block_on(leases.get_opt("bowline-server")).unwrap().is_some());
+
+    // One that nobody holds goes with the installation.
+    assert_eq!(install("velero", &[]).0, Some(0));
+    let free = Patch::Merge(json!({"spec": {"holderIdentity": ""}}));
+    runtime.block_on(leases.patch("bowline-server", &params, &free)).unwrap();
+    let (code, said, _) = installed.run(&["uninstall", "--force"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(runtime.block_on(leases.get_opt("bowline-server")).unwrap(), None);
 }
 
 /// A restore that holds its namespace back until a server has deleted its files.

@@ -6,6 +6,7 @@
     reason = "a test may end at once; clippy exempts only functions marked as tests by itself"
 )]
 
+mod access;
 mod as_velero;
 mod backup;
 mod backup_location;

@@ -65,11 +65,17 @@ fn a_schedule_is_created_paused_and_deleted() {
     let ended = place.run(&["get", "schedules"]);
     let words: Vec<Vec<&str>> =
         ended.stdout.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(words[0].last(), Some(&"NEXT"));
     assert_eq!((words[1][0], words[1][1]), ("one", "New"));
-    assert_eq!((words[2][0], words[2].last()), ("two", Some(&"false")));
+    // An hour after it was created, which is a moment ago.
+    assert!(words[1].last().unwrap().ends_with('m'), "{}", ended.stdout);
+    assert!(words[1].contains(&"<default>"), "{}", ended.stdout);
+    assert_eq!((words[2][0], words[2][words[2].len() - 2]), ("two", "false"));
     assert_eq!(ended.stderr, "schedule `two`: invalid schedule: x\n");
     let described = place.ok(&["schedule", "describe", "one"]);
     assert!(described.contains("\nBackup Template:\n  Namespaces:\n"), "{described}");
+    assert!(described.contains("\nNext Backup:  20"), "{described}");
+    assert!(!described.contains("TTL:  0s"), "{described}");
     let described = place.ok(&["describe", "schedules", "two", "-o", "json"]);
     let described: Value = serde_json::from_str(&described).unwrap();
     assert_eq!(described["validationErrors"], json!(["invalid schedule: x"]));

@@ -7,14 +7,16 @@ use serde_json::{Value, json};
 use super::get::{access_mode, bucket, phase};
 use crate::describe::section::{self, pairs, time};
 use crate::describe::{Described, document};
+use crate::redact;
 use crate::sheet::Sheet;
 
 impl Described for BackupStorageLocation {
     fn text(&self) -> String {
-        let Self { spec, .. } = self;
+        let shown = without_secrets(self);
+        let Self { spec, .. } = &shown;
         let status = self.status.clone().unwrap_or_default();
         let mut sheet = Sheet::default();
-        section::metadata(&mut sheet, self);
+        section::metadata(&mut sheet, &shown);
         sheet.gap();
         sheet.field(0, "Phase", phase(self));
         if !status.message.is_empty() {
@@ -39,10 +41,11 @@ impl Described for BackupStorageLocation {
     }
 
     fn json(&self) -> Value {
-        let Self { spec, .. } = self;
+        let shown = without_secrets(self);
+        let Self { spec, .. } = &shown;
         let BackupStorageLocationStatus { message, last_validation_time, last_synced_time, .. } =
             self.status.clone().unwrap_or_default();
-        let mut document = document::of(self);
+        let mut document = document::of(&shown);
         document["phase"] = phase(self).into();
         if !message.is_empty() {
             document["message"] = message.into();
@@ -63,6 +66,14 @@ impl Described for BackupStorageLocation {
         });
         document
     }
+}
+
+/// The location without what some keep in its settings and should not. `get -o yaml` has all of it.
+fn without_secrets(location: &BackupStorageLocation) -> BackupStorageLocation {
+    let mut shown = location.clone();
+    shown.spec.config = redact::settings(&location.spec.config);
+    shown.metadata.annotations = location.metadata.annotations.as_ref().map(redact::settings);
+    shown
 }
 
 /// Where the certificates are that are trusted besides the system's.
@@ -98,5 +109,22 @@ mod tests {
         .unwrap();
         insta::assert_snapshot!(location.text());
         insta::assert_snapshot!(format!("{:#}", location.json()));
+    }
+
+    #[test]
+    fn secrets_in_the_settings_are_not_shown() {
+        let applied = "kubectl.kubernetes.io/last-applied-configuration";
+        let location: BackupStorageLocation = serde_json::from_value(json!({
+            "metadata": {"name": "l", "annotations": {applied: "{\"secretKey\":\"s3cr3t\"}"}},
+            "spec": {
+                "provider": "x", "config": {"region": "y", "storageAccountKey": "s3cr3t"},
+                "objectStorage": {"bucket": "b"},
+            },
+        }))
+        .unwrap();
+        for shown in [location.text(), location.json().to_string()] {
+            assert!(!shown.contains("s3cr3t"), "{shown}");
+            assert!(shown.contains("storageAccountKey") && shown.contains("region"), "{shown}");
+        }
     }
 }

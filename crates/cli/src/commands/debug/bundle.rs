@@ -51,22 +51,22 @@ impl Bundle {
         self.add(file, redact::text(text).as_bytes())
     }
 
-    /// Notes why a file is not in it.
+    /// Notes why a file is not in it, or not whole.
     pub(super) fn lacks(&mut self, file: &str, error: &anyhow::Error) {
         self.problems.push(format!("{file}: {}", output::one_line(error)));
     }
 
-    /// Closes the archive and gives it its name. Returns how much could not be collected.
-    pub(super) fn finish(mut self) -> anyhow::Result<usize> {
-        let missing = self.problems.len();
-        if missing > 0 {
-            let problems = std::mem::take(&mut self.problems).join("\n");
-            self.add_text(PROBLEMS, &format!("{problems}\n"))?;
+    /// Closes the archive and gives it its name. Returns what could not be collected, and why.
+    pub(super) fn finish(mut self) -> anyhow::Result<Vec<String>> {
+        let problems = std::mem::take(&mut self.problems);
+        let problems: Vec<String> = problems.iter().map(|problem| redact::text(problem)).collect();
+        if !problems.is_empty() {
+            self.add_text(PROBLEMS, &format!("{}\n", problems.join("\n")))?;
         }
         let cannot = || format!("cannot write {}", self.target.display());
         let file = self.archive.into_inner().with_context(cannot)?.finish().with_context(cannot)?;
         file.persist_noclobber(&self.target).map_err(|error| error.error).with_context(cannot)?;
-        Ok(missing)
+        Ok(problems)
     }
 
     fn add(&mut self, file: &str, content: &[u8]) -> anyhow::Result<()> {

@@ -15,16 +15,22 @@ use crate::output;
 /// How long the API server may take to serve the definitions.
 const ESTABLISH_LIMIT: Duration = Duration::from_secs(30);
 
-/// Installs the definitions, and says what was done for each, or what would be.
-pub(super) async fn install(client: &Client, dry_run: bool) -> anyhow::Result<()> {
-    for (name, plan) in apply(client, &crds::all(), dry_run).await? {
-        output::say(format_args!("{name}: {}", describe(&plan, dry_run)));
+/// What would become of the definitions, one line for each. The API server is asked, and nothing is changed.
+pub(super) async fn check(client: &Client) -> anyhow::Result<Vec<String>> {
+    let plans = apply(client, &crds::all(), true).await?;
+    Ok(plans.iter().map(|(name, plan)| format!("{name}: {}", describe(plan, true))).collect())
+}
+
+/// Installs the definitions, and says what was done for each.
+pub(super) async fn install(client: &Client) -> anyhow::Result<()> {
+    for (name, plan) in apply(client, &crds::all(), false).await? {
+        output::say(format_args!("{name}: {}", describe(&plan, false)));
     }
     Ok(())
 }
 
 /// Brings the definitions of a cluster up to ours, and waits until they are served. Returns what
-/// was done for each, or what would be if `dry_run`.
+/// was done for each, or what would be if `dry_run`: then the API server only says whether it would.
 pub(crate) async fn apply(
     client: &Client,
     ours: &[CustomResourceDefinition],
@@ -36,11 +42,9 @@ pub(crate) async fn apply(
         let name = crd.name_any();
         let installed = api.get_opt(&name).await.map_err(|error| cannot_read(&name, error))?;
         let plan = crds::plan(installed.as_ref(), crd);
-        if !dry_run {
-            carry_out(&api, &plan, installed, crd)
-                .await
-                .with_context(|| format!("cannot install {name}"))?;
-        }
+        carry_out(&api, &plan, installed, crd, dry_run)
+            .await
+            .with_context(|| format!("cannot install {name}"))?;
         done.push((name, plan));
     }
     if !dry_run {
@@ -56,8 +60,9 @@ async fn carry_out(
     plan: &Plan,
     installed: Option<CustomResourceDefinition>,
     ours: &CustomResourceDefinition,
+    dry_run: bool,
 ) -> kube::Result<()> {
-    let params = PostParams { field_manager: Some("bowline".to_owned()), ..PostParams::default() };
+    let params = PostParams { dry_run, field_manager: Some("bowline".to_owned()) };
     match (plan, installed) {
         (Plan::UpToDate | Plan::KeepNewer { .. }, _) => Ok(()),
         (Plan::Create | Plan::Update, None) => api.create(&params, ours).await.map(drop),

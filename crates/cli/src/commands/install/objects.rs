@@ -13,6 +13,9 @@ pub(crate) const NAME: &str = "bowline";
 /// The label by which they are found.
 pub(crate) const NAME_LABEL: &str = "app.kubernetes.io/name";
 
+/// The label that says who looks after an object.
+pub(crate) const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+
 /// What says which pods a namespace lets in.
 const ENFORCE: &str = "pod-security.kubernetes.io/enforce";
 /// Those that ask for the least.
@@ -32,6 +35,8 @@ pub(super) struct Wish {
     pub(super) service_account: Option<String>,
     pub(super) service_account_annotations: BTreeMap<String, String>,
     pub(super) pod: ServerPod,
+    /// What is to be said of flags that change nothing.
+    pub(super) notes: Vec<String>,
 }
 
 /// Where backups go.
@@ -64,7 +69,7 @@ pub(super) fn all(wish: &Wish) -> Vec<Value> {
     for object in &mut objects {
         let labels = &mut object["metadata"]["labels"];
         labels[NAME_LABEL] = json!(NAME);
-        labels["app.kubernetes.io/managed-by"] = json!(NAME);
+        labels[MANAGED_BY] = json!(NAME);
     }
     objects
 }

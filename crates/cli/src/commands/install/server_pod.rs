@@ -1,10 +1,12 @@
 //! The Deployment of the server: what Pod Security calls `restricted`, and no file of its own to write.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use serde_json::{Map, Value, json};
 
 use super::objects::{NAME, NAME_LABEL};
+use super::plugins::Plugin;
 
 /// The Secret with the credentials for the provider, as Velero calls it.
 pub(super) const SECRET: &str = "cloud-credentials";
@@ -29,8 +31,9 @@ const CREDENTIAL_VARIABLES: [&str; 4] = [
 pub(super) struct ServerPod {
     pub(super) image: String,
     pub(super) replicas: u16,
-    /// Images of plugins.
-    pub(super) plugins: Vec<String>,
+    pub(super) plugins: Vec<Plugin>,
+    /// What `filesystem` locations lie below.
+    pub(super) filesystem_root: Option<PathBuf>,
     pub(super) flags: Vec<String>,
     pub(super) resources: Resources,
     pub(super) annotations: BTreeMap<String, String>,
@@ -136,33 +139,16 @@ fn server(pod: &ServerPod) -> Value {
 }
 
 /// Each copies its plugins into the folder that the server reads, as those of Velero do.
-fn plugins(images: &[String]) -> Vec<Value> {
-    images
-        .iter()
-        .enumerate()
-        .map(|(place, image)| {
-            json!({
-                "name": plugin_name(image, place),
-                "image": image,
-                "securityContext": confined(),
-                "volumeMounts": [{"name": "plugins", "mountPath": "/target"}],
-            })
+fn plugins(plugins: &[Plugin]) -> Vec<Value> {
+    let container = |plugin: &Plugin| {
+        json!({
+            "name": plugin.container,
+            "image": plugin.image,
+            "securityContext": confined(),
+            "volumeMounts": [{"name": "plugins", "mountPath": "/target"}],
         })
-        .collect()
-}
-
-/// The name of an image without its registry and version, as the name of a container.
-fn plugin_name(image: &str, place: usize) -> String {
-    let last = image.rsplit('/').next().unwrap_or_default();
-    let name = last.split([':', '@']).next().unwrap_or_default();
-    let name: String = name
-        .chars()
-        .map(
-            |letter| if letter.is_ascii_alphanumeric() { letter.to_ascii_lowercase() } else { '-' },
-        )
-        .take(50)
-        .collect();
-    format!("plugin-{place}-{}", name.trim_matches('-')).trim_end_matches('-').to_owned()
+    };
+    plugins.iter().map(container).collect()
 }
 
 fn volumes(pod: &ServerPod) -> Vec<Value> {

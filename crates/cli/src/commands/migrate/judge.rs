@@ -110,6 +110,11 @@ fn flags(findings: &mut Vec<Finding>, server: &Server) {
         let flag = words.join(" ");
         let name = flag.split(['=', ' ']).next().unwrap_or(&flag);
         match taken {
+            Ok(line) if !line.notes().is_empty() => findings.push(finding(
+                Verdict::Differs,
+                format!("server flag {flag}"),
+                line.notes().join("; "),
+            )),
             Ok(_) => findings.push(finding(Verdict::Carries, format!("server flag {flag}"), "")),
             Err(_) if is_harmless(name) => findings.push(finding(
                 Verdict::Differs,

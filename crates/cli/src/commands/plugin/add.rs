@@ -8,21 +8,19 @@ use crate::args::InstallationArgs;
 use crate::confirm::confirm;
 use crate::exit::Exit;
 use crate::installation::Installation;
-use crate::output;
 use crate::server_deployment::ServerDeployment;
+use crate::{output, plugin_image};
 
 /// The volume in which plugins are handed to the server, and where that looks for them.
 const VOLUME: &str = "plugins";
 const FOLDER: &str = "/plugins";
 /// Where images of plugins copy them to.
 const TARGET: &str = "/target";
-/// The longest name of a container.
-const LONGEST_NAME: usize = 63;
 
 /// Add a plugin to the server
 ///
 /// An init container with the image is added to the server's Deployment, which starts the server anew;
-/// runs that are under way go on where they were.
+/// runs that are under way go on where they were. Another version of an image that is there takes its place.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The image with the plugin
@@ -84,7 +82,18 @@ fn addition(
     if let Some(same) = there.iter().find(|one| one.image.as_deref() == Some(image)) {
         bail!("the image is there already, as init container `{}`", same.name);
     }
-    let name = free_name(image, there)?;
+    let same = |one: &&Container| {
+        one.image.as_deref().is_some_and(|other| plugin_image::is_same_plugin(other, image))
+    };
+    // Two versions would copy the same files, and the last one would win.
+    if let Some(other) = there.iter().find(same) {
+        let changed = json!({
+            "name": other.name, "image": image, "imagePullPolicy": policy.as_str(),
+        });
+        return Ok(json!({"initContainers": [changed]}));
+    }
+    let is_taken = |name: &str| there.iter().any(|one| one.name == name);
+    let name = plugin_image::container_name(image, is_taken)?;
     let mut plugin = json!({
         "name": name,
         "image": image,
@@ -109,29 +118,6 @@ fn addition(
         change["containers"] = json!([{"name": server.name, "volumeMounts": [mount]}]);
     }
     Ok(change)
-}
-
-/// A name for the container: that of the image, without its registry and version.
-fn free_name(image: &str, there: &[Container]) -> anyhow::Result<String> {
-    let is_registry = |part: &str| part.contains(['.', ':']) || part == "localhost";
-    let path = match image.split_once('/') {
-        Some((first, rest)) if is_registry(first) => rest,
-        _ => image,
-    };
-    let path = path.split('@').next().unwrap_or_default();
-    let path = path.rsplit_once(':').map_or(path, |(path, _)| path);
-    let letter = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
-    let name: String = path.chars().map(letter).take(LONGEST_NAME - 3).collect();
-    let name = name.trim_matches('-');
-    if name.is_empty() {
-        bail!("`{image}` is not the name of an image");
-    }
-    let numbered = (2..100).map(|number| format!("{name}-{number}"));
-    let free = [name.to_owned()]
-        .into_iter()
-        .chain(numbered)
-        .find(|name| there.iter().all(|container| container.name != *name));
-    free.map_or_else(|| bail!("there are too many init containers called `{name}`"), Ok)
 }
 
 #[cfg(test)]
@@ -179,16 +165,14 @@ mod tests {
     }
 
     #[test]
-    fn a_container_is_named_after_its_image() {
-        for (image, expected) in [
-            ("aws", "aws"),
-            ("velero/plugin_for.aws:v1", "velero-plugin-for-aws"),
-            ("localhost:5000/a/b@sha256:00", "a-b"),
-            ("registry.io:443/Plugin:1", "plugin"),
-        ] {
-            assert_eq!(free_name(image, &[]).unwrap(), expected);
-        }
-        assert!(free_name("::", &[]).is_err());
-        assert!(free_name(&"x".repeat(300), &[]).unwrap().len() <= LONGEST_NAME);
+    fn another_version_takes_the_place_of_the_one_that_is_there() {
+        let there = deployment(json!({
+            "containers": [{"name": "bowline"}],
+            "initContainers": [{"name": "plugin", "image": "x.io/aws:v1"}],
+        }));
+        let change = addition(&there, "x.io/aws:v2", PullPolicy::Always).unwrap();
+        let changed =
+            json!({"name": "plugin", "image": "x.io/aws:v2", "imagePullPolicy": "Always"});
+        assert_eq!(change, json!({"initContainers": [changed]}));
     }
 }

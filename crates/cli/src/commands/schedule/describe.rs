@@ -1,9 +1,11 @@
 //! `bowline schedule describe`: the sections that Velero prints, in its order and its words.
 
 use bowline_api::Schedule;
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
+use super::next::Next;
 use super::phase;
 use crate::commands::backup::describe::{json as backup_json, text as backup_text};
 use crate::describe::section::{self, time};
@@ -13,53 +15,64 @@ use crate::sheet::Sheet;
 
 impl Described for Schedule {
     fn text(&self) -> String {
-        let status = self.status.clone().unwrap_or_default();
-        let template = &self.spec.template;
-        let mut sheet = Sheet::default();
-        section::metadata(&mut sheet, self);
-        sheet.gap();
-        sheet.field(0, "Phase", phase(self));
-        backup_text::policies(&mut sheet, template);
-        backup_text::uploader(&mut sheet, template);
-        if !status.validation_errors.is_empty() {
-            sheet.gap();
-            sheet.list(0, "Validation errors", &status.validation_errors);
-        }
-        sheet.gap();
-        sheet.field(0, "Paused", self.spec.paused);
-        sheet.gap();
-        sheet.field(0, "Schedule", &self.spec.schedule);
-        sheet.gap();
-        sheet.heading(0, "Backup Template");
-        sheet.deeper(1, |sheet| backup_text::spec(sheet, template));
-        sheet.gap();
-        sheet.field(0, "Last Backup", or_never(status.last_backup.as_ref()));
-        if status.last_skipped.is_some() {
-            sheet.field(0, "Last Skipped", or_never(status.last_skipped.as_ref()));
-        }
-        sheet.finish()
+        text(self, Timestamp::now())
     }
 
     fn json(&self) -> Value {
-        let status = self.status.clone().unwrap_or_default();
-        let mut document = document::of(self);
-        document["phase"] = phase(self).to_string().into();
-        if !status.validation_errors.is_empty() {
-            document["validationErrors"] = status.validation_errors.into();
-        }
-        document["spec"] = json!({
-            "schedule": self.spec.schedule,
-            "paused": self.spec.paused,
-            "skipImmediately": self.spec.skip_immediately,
-            "useOwnerReferencesInBackup": self.spec.use_owner_references_in_backup,
-            "template": backup_json::spec(&self.spec.template),
-        });
-        document["status"] = json!({
-            "lastBackup": time(status.last_backup.as_ref()),
-            "lastSkipped": time(status.last_skipped.as_ref()),
-        });
-        document
+        json(self, Timestamp::now())
     }
+}
+
+fn text(schedule: &Schedule, now: Timestamp) -> String {
+    let status = schedule.status.clone().unwrap_or_default();
+    let template = &schedule.spec.template;
+    let mut sheet = Sheet::default();
+    section::metadata(&mut sheet, schedule);
+    sheet.gap();
+    sheet.field(0, "Phase", phase(schedule));
+    backup_text::policies(&mut sheet, template);
+    backup_text::uploader(&mut sheet, template);
+    if !status.validation_errors.is_empty() {
+        sheet.gap();
+        sheet.list(0, "Validation errors", &status.validation_errors);
+    }
+    sheet.gap();
+    sheet.field(0, "Paused", schedule.spec.paused);
+    sheet.gap();
+    sheet.field(0, "Schedule", &schedule.spec.schedule);
+    sheet.gap();
+    sheet.heading(0, "Backup Template");
+    sheet.deeper(1, |sheet| backup_text::spec(sheet, template));
+    sheet.gap();
+    sheet.field(0, "Last Backup", or_never(status.last_backup.as_ref()));
+    if status.last_skipped.is_some() {
+        sheet.field(0, "Last Skipped", or_never(status.last_skipped.as_ref()));
+    }
+    sheet.field(0, "Next Backup", Next::of(schedule, now));
+    sheet.finish()
+}
+
+fn json(schedule: &Schedule, now: Timestamp) -> Value {
+    let status = schedule.status.clone().unwrap_or_default();
+    let spec = &schedule.spec;
+    let mut document = document::of(schedule);
+    document["phase"] = phase(schedule).to_string().into();
+    if !status.validation_errors.is_empty() {
+        document["validationErrors"] = status.validation_errors.into();
+    }
+    document["spec"] = json!({
+        "schedule": spec.schedule,
+        "paused": spec.paused,
+        "skipImmediately": spec.skip_immediately,
+        "useOwnerReferencesInBackup": spec.use_owner_references_in_backup,
+        "template": backup_json::spec(&spec.template),
+    });
+    document["status"] = json!({
+        "lastBackup": time(status.last_backup.as_ref()),
+        "lastSkipped": time(status.last_skipped.as_ref()),
+        "nextBackup": time(Next::of(schedule, now).time().as_ref()),
+    });
+    document
 }
 
 fn or_never(time: Option<&Time>) -> String {
@@ -95,8 +108,9 @@ mod tests {
             },
         }))
         .unwrap();
-        insta::assert_snapshot!(schedule.text());
-        insta::assert_snapshot!(format!("{:#}", schedule.json()));
+        let now = Timestamp::UNIX_EPOCH;
+        insta::assert_snapshot!(text(&schedule, now));
+        insta::assert_snapshot!(format!("{:#}", json(&schedule, now)));
     }
 
     #[test]
@@ -105,6 +119,6 @@ mod tests {
             "metadata": {"name": "s"}, "spec": {"schedule": "@daily", "template": {}},
         }))
         .unwrap();
-        insta::assert_snapshot!(schedule.text());
+        insta::assert_snapshot!(text(&schedule, Timestamp::UNIX_EPOCH));
     }
 }

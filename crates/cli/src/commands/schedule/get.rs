@@ -1,9 +1,10 @@
 //! `bowline schedule get`
 
-use bowline_api::Schedule;
+use bowline_api::{Duration, Schedule};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 
+use super::next::Next;
 use super::phase;
 use crate::describe::section::selector_text;
 use crate::listing::Kind as _;
@@ -21,6 +22,7 @@ impl Listed for Schedule {
         "LAST BACKUP",
         "SELECTOR",
         "PAUSED",
+        "NEXT",
     ];
 
     fn row(&self, now: Timestamp) -> Vec<String> {
@@ -31,10 +33,12 @@ impl Listed for Schedule {
             phase(self).to_string(),
             created.map_or_else(|| NONE.to_owned(), moment::text),
             self.spec.schedule.clone(),
-            self.spec.template.ttl.to_string(),
+            ttl(self.spec.template.ttl),
             last.map_or_else(|| "n/a".to_owned(), |last| moment::distance(last.0, now)),
             selector_text(self.spec.template.label_selector.as_ref()),
             self.spec.paused.to_string(),
+            // Last, so that those that Velero has stay where they are.
+            Next::of(self, now).distance(now),
         ]
     }
 
@@ -46,6 +50,11 @@ impl Listed for Schedule {
     }
 }
 
+/// How long backups are kept. Velero shows `0s` where the server decides, which is not what happens.
+fn ttl(ttl: Duration) -> String {
+    if ttl == Duration::ZERO { "<default>".to_owned() } else { ttl.to_string() }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
@@ -54,7 +63,7 @@ mod tests {
     use crate::table::{LabelColumns, table};
 
     #[test]
-    fn the_table_shows_what_velero_shows() {
+    fn the_table_shows_what_velero_shows_and_what_comes_next() {
         let schedule = |name: &str, spec: Value, status: Value| -> Schedule {
             serde_json::from_value(json!({
                 "apiVersion": "velero.io/v1", "kind": "Schedule",

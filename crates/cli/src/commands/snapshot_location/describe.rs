@@ -6,15 +6,17 @@ use serde_json::{Value, json};
 
 use crate::describe::section::{self, pairs};
 use crate::describe::{Described, document};
+use crate::redact;
 use crate::sheet::{NONE, Sheet};
 
 impl Described for VolumeSnapshotLocation {
     fn text(&self) -> String {
+        let shown = without_secrets(self);
         let mut sheet = Sheet::default();
-        section::metadata(&mut sheet, self);
+        section::metadata(&mut sheet, &shown);
         sheet.gap();
         sheet.field(0, "Provider", &self.spec.provider);
-        sheet.list(0, "Config", pairs(&self.spec.config));
+        sheet.list(0, "Config", pairs(&shown.spec.config));
         sheet.field(0, "Credential", section::credential(self.spec.credential.as_ref()));
         sheet.gap();
         let snapshot_type = self.annotations().get(annotation::SNAPSHOT_TYPE);
@@ -23,15 +25,24 @@ impl Described for VolumeSnapshotLocation {
     }
 
     fn json(&self) -> Value {
-        let mut document = document::of(self);
+        let shown = without_secrets(self);
+        let mut document = document::of(&shown);
         document["spec"] = json!({
             "provider": self.spec.provider,
-            "config": self.spec.config,
+            "config": shown.spec.config,
             "credential": self.spec.credential,
             "snapshotType": self.annotations().get(annotation::SNAPSHOT_TYPE),
         });
         document
     }
+}
+
+/// The location without what some keep in its settings and should not. `get -o yaml` has all of it.
+fn without_secrets(location: &VolumeSnapshotLocation) -> VolumeSnapshotLocation {
+    let mut shown = location.clone();
+    shown.spec.config = redact::settings(&location.spec.config);
+    shown.metadata.annotations = location.metadata.annotations.as_ref().map(redact::settings);
+    shown
 }
 
 #[cfg(test)]

@@ -4,7 +4,9 @@ mod volumes;
 
 use bowline_api::backup::{BackupResourceHook, BackupResourceHooks};
 use bowline_api::hook::HookErrorMode;
-use bowline_api::{Backup, BackupPhase, BackupSpec, BackupStatus, VolumePluginBackup, annotation};
+use bowline_api::{
+    Backup, BackupPhase, BackupSpec, BackupStatus, Duration, VolumePluginBackup, annotation,
+};
 use bowline_store::file::BackupOperation;
 use kube::ResourceExt as _;
 
@@ -140,7 +142,9 @@ fn settings(sheet: &mut Sheet, spec: &BackupSpec) {
     let data_mover = if spec.data_mover.is_empty() { "velero" } else { &spec.data_mover };
     sheet.field(0, "Data Mover", data_mover);
     sheet.gap();
-    sheet.field(0, "TTL", spec.ttl);
+    // Velero prints `0s`, which is not what happens.
+    let ttl = Some(spec.ttl).filter(|ttl| *ttl != Duration::ZERO);
+    sheet.field(0, "TTL", section::or_servers(ttl));
     sheet.gap();
     sheet.field(0, "CSISnapshotTimeout", spec.csi_snapshot_timeout);
     sheet.field(0, "ItemOperationTimeout", spec.item_operation_timeout);

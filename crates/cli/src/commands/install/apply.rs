@@ -1,0 +1,257 @@
+//! Brings objects into the cluster. Whether all of them would be taken is asked first, since half an
+//! installation helps nobody.
+
+use anyhow::{Context as _, anyhow, bail};
+use kube::api::{DynamicObject, Patch, PatchParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::{Api, Discovery, ResourceExt as _};
+use serde_json::Value;
+use tokio::time::timeout;
+
+use super::objects::{self, MANAGED_BY, NAME};
+use crate::installation::{ANSWER_LIMIT, Installation};
+use crate::{open_runs, output};
+
+/// The groups of the objects that are installed.
+const GROUPS: [&str; 4] = ["", "apps", "rbac.authorization.k8s.io", bowline_api::GROUP];
+
+/// What becomes of an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Outcome {
+    Created,
+    Updated,
+    UpToDate,
+    /// It stays as it is, and why.
+    Kept(String),
+}
+
+impl Outcome {
+    /// In words: what was done, or would be.
+    fn text(&self, is_done: bool) -> String {
+        match (self, is_done) {
+            (Self::Created, true) => "created".to_owned(),
+            (Self::Created, false) => "would be created".to_owned(),
+            (Self::Updated, true) => "updated".to_owned(),
+            (Self::Updated, false) => "would be updated".to_owned(),
+            (Self::UpToDate, _) => "up to date".to_owned(),
+            (Self::Kept(why), _) => why.clone(),
+        }
+    }
+}
+
+/// What would become of the objects, one line for each. Fails with all that speaks against it; nothing is
+/// changed.
+pub(super) async fn check(
+    installation: &Installation,
+    objects: &[Value],
+) -> anyhow::Result<Vec<String>> {
+    let kinds = Kinds::discover(installation).await?;
+    let (mut lines, mut refusals) = (Vec::new(), Vec::new());
+    for object in objects {
+        match put(installation, &kinds, object, Mode::Check).await {
+            Ok(outcome) => {
+                lines.push(format!("{}: {}", objects::title(object), outcome.text(false)));
+            }
+            Err(error) => refusals.push(output::one_line(&error)),
+        }
+    }
+    if !refusals.is_empty() {
+        bail!("{}; nothing has been changed", refusals.join("; and "));
+    }
+    Ok(lines)
+}
+
+/// Brings the objects into the cluster and says what became of each. `before` is what has been done
+/// already.
+pub(super) async fn run(
+    installation: &Installation,
+    objects: &[Value],
+    before: &str,
+) -> anyhow::Result<()> {
+    let kinds = Kinds::discover(installation).await.map_err(|error| halfway(&error, &[before]))?;
+    let mut done = vec![before.to_owned()];
+    for object in objects {
+        let title = objects::title(object);
+        let outcome = put(installation, &kinds, object, Mode::Apply).await;
+        let outcome = outcome.map_err(|error| halfway(&error, &done))?;
+        output::say(format_args!("{title}: {}", outcome.text(true)));
+        done.push(title);
+    }
+    Ok(())
+}
+
+/// An error after which a part is there and the rest is not.
+pub(super) fn halfway(error: &anyhow::Error, done: &[impl AsRef<str>]) -> anyhow::Error {
+    let done: Vec<String> = done.iter().map(|one| one.as_ref().to_owned()).collect();
+    anyhow!(
+        "{}; the installation is not whole: there are {}; mend that and run the same command again, \
+         which goes on from here",
+        output::one_line(error),
+        open_runs::named(&done),
+    )
+}
+
+/// The kinds that the cluster knows.
+struct Kinds(Discovery);
+
+impl Kinds {
+    async fn discover(installation: &Installation) -> anyhow::Result<Self> {
+        let discovery = Discovery::new(installation.client()).filter(&GROUPS);
+        let found = installation.ask("ask which kinds there are", discovery.run()).await?;
+        Ok(Self(found))
+    }
+
+    fn find(&self, kind: &GroupVersionKind) -> Option<ApiResource> {
+        self.0.resolve_gvk(kind).map(|(resource, _)| resource)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    /// The API server says what it would do.
+    Check,
+    Apply,
+}
+
+async fn put(
+    installation: &Installation,
+    kinds: &Kinds,
+    object: &Value,
+    mode: Mode,
+) -> anyhow::Result<Outcome> {
+    let title = objects::title(object);
+    timeout(ANSWER_LIMIT, put_without_limit(installation, kinds, object, mode))
+        .await
+        .unwrap_or_else(|_| {
+            let limit = ANSWER_LIMIT.as_secs();
+            Err(anyhow!("cannot install {title}: the cluster has not answered within {limit} s"))
+        })
+}
+
+async fn put_without_limit(
+    installation: &Installation,
+    kinds: &Kinds,
+    object: &Value,
+    mode: Mode,
+) -> anyhow::Result<Outcome> {
+    let title = || format!("cannot install {}", objects::title(object));
+    let object: DynamicObject = serde_json::from_value(object.clone())?;
+    let kind = GroupVersionKind::try_from(&object.types.clone().unwrap_or_default())?;
+    let is_check = mode == Mode::Check;
+    let Some(resource) = kinds.find(&kind) else {
+        // One whose definition is installed only later cannot be there, nor be in anybody's way.
+        if is_check {
+            return Ok(Outcome::Created);
+        }
+        bail!("{}: the cluster does not serve {}.{}", title(), kind.kind, kind.group);
+    };
+    let api: Api<DynamicObject> = match object.namespace() {
+        Some(namespace) => Api::namespaced_with(installation.client(), &namespace, &resource),
+        None => Api::all_with(installation.client(), &resource),
+    };
+    let name = object.name_any();
+    let before = api.get_opt(&name).await.with_context(title)?;
+    let is_of_user = objects::is_of_user(&kind.kind);
+    if let Some(before) = &before {
+        // Others may run pods in it that our labels would keep out, Velero's among them.
+        if kind.kind == "Namespace" {
+            return Ok(Outcome::Kept(objects::kept_namespace(before.labels())));
+        }
+        if let (false, Some(owner)) = (is_of_user, other_owner(before)) {
+            bail!(
+                "{} {name} is there and not of `bowline install` ({owner}); delete or rename it, or \
+                 install into another namespace with --namespace",
+                kind.kind
+            );
+        }
+    }
+    // What others have set and we do not say stays as it is. What both say is ours for the server, and
+    // a conflict for what belongs to the user.
+    let params = PatchParams {
+        dry_run: is_check,
+        force: !is_of_user,
+        field_manager: Some(NAME.to_owned()),
+        ..PatchParams::default()
+    };
+    match api.patch(&name, &params, &Patch::Apply(&object)).await {
+        Ok(after) => Ok(match before {
+            None => Outcome::Created,
+            Some(before) if is_same(&before, &after) => Outcome::UpToDate,
+            Some(_) => Outcome::Updated,
+        }),
+        // What it stands on is only created before it: the namespace, a role.
+        Err(kube::Error::Api(status)) if status.code == 404 && is_check && before.is_none() => {
+            Ok(Outcome::Created)
+        }
+        Err(kube::Error::Api(status)) if status.code == 409 => Err(anyhow!(
+            "{0} {name} is there and says otherwise ({1}); change it by hand with `kubectl edit {0} \
+             {name}{2}`",
+            kind.kind,
+            status.message.split_whitespace().collect::<Vec<_>>().join(" "),
+            object.namespace().map(|name| format!(" -n {name}")).unwrap_or_default(),
+        )),
+        Err(error) => Err(anyhow::Error::new(error).context(title())),
+    }
+}
+
+/// Who looks after an object, if not we.
+fn other_owner(object: &DynamicObject) -> Option<String> {
+    let mut owners = object.owner_references().iter();
+    if let Some(owner) = owners.find(|owner| owner.controller == Some(true)) {
+        return Some(format!("{} {} looks after it", owner.kind, owner.name));
+    }
+    match object.labels().get(MANAGED_BY).map(String::as_str) {
+        Some(NAME) => None,
+        Some(other) => Some(format!("`{other}` looks after it")),
+        None => Some(format!("it has no label {MANAGED_BY}={NAME}")),
+    }
+}
+
+/// Whether nothing that matters has changed. The version of an object does not tell, where the change is only
+/// tried.
+fn is_same(before: &DynamicObject, after: &DynamicObject) -> bool {
+    before.data == after.data
+        && before.labels() == after.labels()
+        && before.annotations() == after.annotations()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn object(metadata: &Value) -> DynamicObject {
+        let object = json!({
+            "apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": {"a": 1},
+        });
+        serde_json::from_value(object).unwrap()
+    }
+
+    #[test]
+    fn an_object_is_ours_by_its_label_unless_something_controls_it() {
+        let ours = json!({MANAGED_BY: NAME});
+        assert_eq!(other_owner(&object(&json!({"name": "x", "labels": ours}))), None);
+        let controller = json!([{
+            "apiVersion": "v1", "kind": "Operator", "name": "o", "uid": "1", "controller": true,
+        }]);
+        for (metadata, expected) in [
+            (json!({"name": "x"}), "no label"),
+            (json!({"name": "x", "labels": {MANAGED_BY: "Helm"}}), "`Helm`"),
+            (json!({"name": "x", "labels": ours, "ownerReferences": controller}), "Operator o"),
+        ] {
+            let owner = other_owner(&object(&metadata)).unwrap();
+            assert!(owner.contains(expected), "{owner}");
+        }
+    }
+
+    #[test]
+    fn versions_and_managers_are_no_change() {
+        let one = object(&json!({"name": "x", "resourceVersion": "1"}));
+        assert!(is_same(&one, &object(&json!({"name": "x", "resourceVersion": "2"}))));
+        assert!(!is_same(&one, &object(&json!({"name": "x", "labels": {"a": "b"}}))));
+        let mut other = one.clone();
+        other.data["spec"]["a"] = json!(2);
+        assert!(!is_same(&one, &other));
+    }
+}

@@ -1,0 +1,60 @@
+//! Which init container a plugin has.
+
+use k8s_openapi::api::core::v1::Container;
+
+use crate::plugin_image::{container_name, is_same_plugin};
+
+/// A plugin of the server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Plugin {
+    pub(super) image: String,
+    /// The init container that copies it.
+    pub(super) container: String,
+}
+
+/// The plugins of these images. One that is there already, as after `plugin add`, keeps its container and gets
+/// the version that is said now.
+pub(super) fn containers(images: &[String], there: &[Container]) -> anyhow::Result<Vec<Plugin>> {
+    let mut plugins: Vec<Plugin> = Vec::new();
+    for image in images {
+        let is_new = |name: &str| plugins.iter().all(|plugin| plugin.container != name);
+        if plugins.iter().any(|plugin| plugin.image == *image) {
+            continue;
+        }
+        let is_same = |one: &&Container| {
+            is_new(&one.name)
+                && one.image.as_deref().is_some_and(|other| is_same_plugin(other, image))
+        };
+        let is_taken = |name: &str| !is_new(name) || there.iter().any(|one| one.name == name);
+        let container = match there.iter().find(is_same) {
+            Some(same) => same.name.clone(),
+            None => container_name(image, is_taken)?,
+        };
+        plugins.push(Plugin { image: image.clone(), container });
+    }
+    Ok(plugins)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plugin_keeps_its_container() {
+        let there =
+            [("a-aws", "x.io/a/aws:1"), ("gcp", "strange")].map(|(name, image)| Container {
+                name: name.to_owned(),
+                image: Some(image.to_owned()),
+                ..Container::default()
+            });
+        let images =
+            ["x.io/gcp:1", "x.io/a/aws:2", "y.io/a/aws:1", "x.io/gcp:1"].map(str::to_owned);
+        let made = containers(&images, &there).unwrap();
+        let made: Vec<_> =
+            made.iter().map(|one| (one.container.as_str(), one.image.as_str())).collect();
+        assert_eq!(
+            made,
+            [("gcp-2", "x.io/gcp:1"), ("a-aws", "x.io/a/aws:2"), ("a-aws-2", "y.io/a/aws:1")]
+        );
+    }
+}

@@ -1,0 +1,82 @@
+//! Images of plugins: what their init containers are called, and which are the same plugin.
+
+use anyhow::bail;
+
+/// The longest name of a container.
+const LONGEST_NAME: usize = 63;
+/// The registry that is meant where none is named.
+const DEFAULT_REGISTRY: &str = "docker.io/";
+
+/// Whether two images are versions of the same plugin.
+pub(crate) fn is_same_plugin(one: &str, other: &str) -> bool {
+    repository(one) == repository(other)
+}
+
+/// An image without its version, and without the registry that goes without saying.
+fn repository(image: &str) -> &str {
+    let image = image.split('@').next().unwrap_or_default();
+    // Before a slash it is the port of the registry.
+    let image = match image.rsplit_once(':') {
+        Some((before, after)) if !after.contains('/') => before,
+        _ => image,
+    };
+    image.strip_prefix(DEFAULT_REGISTRY).unwrap_or(image)
+}
+
+/// A name for the container: that of the image, without its registry and version.
+pub(crate) fn container_name(
+    image: &str,
+    is_taken: impl Fn(&str) -> bool,
+) -> anyhow::Result<String> {
+    let is_registry = |part: &str| part.contains(['.', ':']) || part == "localhost";
+    let repository = repository(image);
+    let path = match repository.split_once('/') {
+        Some((first, rest)) if is_registry(first) => rest,
+        _ => repository,
+    };
+    let letter = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+    let name: String = path.chars().map(letter).take(LONGEST_NAME - 3).collect();
+    let name = name.trim_matches('-');
+    if name.is_empty() {
+        bail!("`{image}` is not the name of an image");
+    }
+    let numbered = (2..100).map(|number| format!("{name}-{number}"));
+    let free = [name.to_owned()].into_iter().chain(numbered).find(|name| !is_taken(name));
+    free.map_or_else(|| bail!("there are too many init containers called `{name}`"), Ok)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_container_is_named_after_its_image() {
+        for (image, expected) in [
+            ("aws", "aws"),
+            ("velero/plugin_for.aws:v1", "velero-plugin-for-aws"),
+            ("localhost:5000/a/b@sha256:00", "a-b"),
+            ("registry.io:443/Plugin:1", "plugin"),
+            ("docker.io/velero/aws:v1", "velero-aws"),
+        ] {
+            assert_eq!(container_name(image, |_| false).unwrap(), expected);
+        }
+        assert_eq!(container_name("a:1", |name| name == "a").unwrap(), "a-2");
+        assert!(container_name("a", |_| true).is_err());
+        assert!(container_name("::", |_| false).is_err());
+        assert!(container_name(&"x".repeat(300), |_| false).unwrap().len() <= LONGEST_NAME);
+    }
+
+    #[test]
+    fn versions_of_an_image_are_the_same_plugin() {
+        for (one, other, expected) in [
+            ("x.io/aws:v1", "x.io/aws:v2", true),
+            ("x.io/aws:v1", "x.io/aws@sha256:00", true),
+            ("velero/aws", "docker.io/velero/aws:v1", true),
+            ("x.io:443/aws:v1", "x.io:443/aws", true),
+            ("x.io/aws:v1", "y.io/aws:v1", false),
+            ("x.io/aws:v1", "x.io/gcp:v1", false),
+        ] {
+            assert_eq!(is_same_plugin(one, other), expected, "{one} {other}");
+        }
+    }
+}
