@@ -61,8 +61,8 @@
 //! container, which has few libraries. Keep `panic = "unwind"`, which is the default.
 //!
 //! # Install
-//! Velero's server runs what lies in its plugin folder, `/plugins`; Bowline's will, once there is
-//! one. It gets there from an image that copies it when it is started:
+//! A server of Bowline's or of Velero's runs what lies in its plugin folder, `/plugins`. It gets there
+//! from an image that copies it when it is started:
 //!
 //! ```text
 //! FROM busybox
@@ -70,7 +70,8 @@
 //! USER 65532:65532
 //! ENTRYPOINT ["/bin/sh", "-c", "cp /plugins/* /target/"]
 //! ```
-//! `velero plugin add IMAGE` adds such an image to the server as an init container.
+//! `bowline plugin add IMAGE`, or `velero plugin add IMAGE`, adds such an image to the server as an init
+//! container. From an empty folder to a server that runs it, step by step: see docs/plugins.md.
 //!
 //! # What to know
 //! - **Calls come at the same time**, for different items and on several threads. What they share

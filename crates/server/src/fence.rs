@@ -8,6 +8,7 @@
 //! |---|---|
 //! | the API server ([`Fence::client`]) | reading and watching; no commands in pods |
 //! | object stores ([`Fence::store`]) | reading; what is being written is broken off before its end |
+//! | built-in object stores ([`Fence::permit`]) | the same, for each try of each request and each piece of its body |
 //! | plugins ([`Calls`](crate::controllers)) | nothing |
 //!
 //! The clock is the one that goes on while a process is paused. What was sent a moment before cannot be
@@ -21,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use bowline_store::backend::Backend;
+use bowline_store::backend::{Backend, Denied, Permit};
 use kube::Client;
 use tokio::time::Instant;
 
@@ -66,6 +67,12 @@ impl Fence {
     /// A client that changes nothing when closed.
     pub fn client(&self, client: Client) -> Client {
         client::fenced(client, self.clone())
+    }
+
+    /// For built-in stores, which ask until the last moment.
+    pub fn permit(&self) -> Permit {
+        let fence = self.clone();
+        Permit::new(move || fence.check().map_err(|closed| Denied(closed.to_string())))
     }
 
     /// A store that changes nothing when closed.

@@ -166,7 +166,7 @@ impl Locations {
         }
         // The private file tells nobody whose credentials are meant.
         let named = |error| match (&spec.credential, &credentials) {
-            (Some(selector), Some(file)) => name_secret(error, selector, file),
+            (Some(selector), Some(file)) => name_secret(&error, selector, file),
             _ => error,
         };
         let plugin = self.host.object_store(&spec.provider, config.clone()).await.map_err(named)?;
@@ -258,7 +258,7 @@ impl Locations {
 
 /// The same error, with the Secret in place of the private file that its key was written to.
 fn name_secret(
-    error: bowline_plugin::Error,
+    error: &bowline_plugin::Error,
     selector: &SecretKeySelector,
     file: &Path,
 ) -> bowline_plugin::Error {
@@ -297,7 +297,7 @@ mod tests {
             SecretKeySelector { name: "s3".to_owned(), key: "cloud".to_owned(), optional: None };
         let code = bowline_plugin::Code::FailedPrecondition;
         let message = format!("{}: there is no profile `default`", file.display());
-        let error = name_secret(bowline_plugin::Error::new(code, message), &selector, file);
+        let error = name_secret(&bowline_plugin::Error::new(code, message), &selector, file);
         let expected = "the key `cloud` of the Secret `s3`: there is no profile `default`";
         assert_eq!((error.code(), error.message()), (code, expected));
     }

@@ -283,7 +283,7 @@ impl Server {
             environment: s3::Environment::of_this_process(),
             ..s3::Options::default()
         };
-        let built_in = BuiltIn { filesystem, s3 };
+        let built_in = BuiltIn { filesystem, s3, permit: fence.permit() };
         let unusable = |source| Error::Folder { path: options.scratch_dir.clone(), source };
         let locations = Locations::new(
             client.clone(),

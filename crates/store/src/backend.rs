@@ -12,6 +12,7 @@
 
 pub mod filesystem;
 pub mod memory;
+mod permit;
 mod plugin;
 pub mod s3;
 
@@ -26,6 +27,7 @@ use bytes::Bytes;
 
 pub use filesystem::Filesystem;
 pub use memory::Memory;
+pub use permit::{Denied, Permit};
 pub use plugin::Plugin;
 pub use s3::S3;
 
@@ -78,6 +80,9 @@ pub struct BuiltIn {
     pub filesystem: Option<filesystem::Options>,
     /// What `aws` locations may do.
     pub s3: s3::Options,
+    /// Whether they may write. Each asks until the last moment: S3 before each try and each piece of it, a
+    /// folder before an object gets its name.
+    pub permit: Permit,
 }
 
 /// Opens the backend of a location: the plugin if there is one, else what is built in under that
@@ -93,9 +98,15 @@ pub async fn open(
     }
     // Velero's providers are `aws` or, in full, `velero.io/aws`.
     match provider.strip_prefix("velero.io/").unwrap_or(provider) {
-        "aws" => Ok(Arc::new(S3::connect(config, built_in.s3.clone()).await?)),
+        "aws" => {
+            let options = s3::Options { permit: built_in.permit.clone(), ..built_in.s3.clone() };
+            Ok(Arc::new(S3::connect(config, options).await?))
+        }
         "filesystem" => match built_in.filesystem.clone() {
-            Some(options) => Ok(Arc::new(Filesystem::open(config, options).await?)),
+            Some(options) => {
+                let store = Filesystem::open(config, options).await?;
+                Ok(Arc::new(store.with_permit(built_in.permit.clone())))
+            }
             None => Err(Error::new(
                 Code::FailedPrecondition,
                 "this server keeps no filesystem locations: start it with `--filesystem-root`",

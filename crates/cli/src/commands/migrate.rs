@@ -2,6 +2,8 @@
 
 mod facts;
 mod judge;
+mod providers;
+mod steps;
 
 use std::fmt::Write as _;
 
@@ -62,14 +64,16 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
             output::data(format!("{document:#}\n"))?;
         }
         Format::Text => {
-            let steps = if check.back { judge::BACK } else { judge::FORTH };
-            output::data(text(&findings, hinders, steps, installation.namespace()))?;
+            let namespace = installation.namespace();
+            let steps =
+                if check.back { steps::back(namespace) } else { steps::forth(&facts, namespace) };
+            output::data(text(&findings, hinders, &steps))?;
         }
     }
     Ok(if hinders { Exit::Failed } else { Exit::Success })
 }
 
-fn text(findings: &[Finding], hinders: bool, steps: &[&str], namespace: &str) -> String {
+fn text(findings: &[Finding], hinders: bool, steps: &[String]) -> String {
     let mut text = String::new();
     for (verdict, title) in [
         (Verdict::Carries, "Carries over:"),
@@ -89,7 +93,7 @@ fn text(findings: &[Finding], hinders: bool, steps: &[&str], namespace: &str) ->
     }
     text.push_str(if hinders { "To switch all the same:\n" } else { "To switch:\n" });
     for (place, step) in steps.iter().enumerate() {
-        let _ = writeln!(text, "  {}. {}", place + 1, step.replace("NAMESPACE", namespace));
+        let _ = writeln!(text, "  {}. {step}", place + 1);
     }
     text
 }

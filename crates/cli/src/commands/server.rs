@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use bowline_api::snapshot_type::SnapshotType;
-use bowline_server::{Options, Priorities, log, metrics};
+use bowline_server::{Options, Priorities, lease, log, metrics};
 use kube::Client;
 
 use crate::args::ClusterArgs;
@@ -153,6 +153,18 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME", env = "POD_NAME")]
     identity: Option<String>,
 
+    /// How long the Lease lasts after a renewal, in whole seconds; then another server takes it
+    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = flags::timeout)]
+    leader_elect_lease_duration: Duration,
+
+    /// How long this server works when it cannot renew the Lease; shorter than the Lease lasts
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = flags::timeout)]
+    leader_elect_renew_deadline: Duration,
+
+    /// How often the Lease is renewed; shorter than that
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = flags::timeout)]
+    leader_elect_retry_period: Duration,
+
     /// Copy pod volumes file by file if the backup does not say
     #[arg(long, value_name = "BOOL", default_value = "false", num_args = 0..=1,
           require_equals = true, default_missing_value = "true", value_parser = flags::boolean)]
@@ -293,7 +305,11 @@ fn options(args: Args) -> Options {
         restore_resource_priorities: args.restore_resource_priorities.unwrap_or_default(),
         allow_link_local_s3: args.allow_link_local_s3,
         log: log::Options { level: args.log_level, format: args.log_format },
-        lease: defaults.lease,
+        lease: lease::Terms {
+            duration: args.leader_elect_lease_duration,
+            renew: args.leader_elect_retry_period,
+            give_up: args.leader_elect_renew_deadline,
+        },
     }
 }
 
@@ -370,7 +386,13 @@ mod tests {
             "--metrics-address=127.0.0.1:9000",
             "--log-level=WARNING",
             "--log-format=json",
+            "--leader-elect-lease-duration=30s",
+            "--leader-elect-renew-deadline=20s",
+            "--leader-elect-retry-period=1500ms",
         ]);
+        let lease::Terms { duration, renew, give_up } = options.lease;
+        assert_eq!([duration, give_up].map(|time| time.as_secs()), [30, 20]);
+        assert_eq!(renew, Duration::from_millis(1500));
         assert_eq!(options.default_backup_ttl, Duration::from_hours(48));
         assert!(options.default_volumes_to_fs_backup && !options.default_snapshot_move_data);
         let locations = &options.default_volume_snapshot_locations;

@@ -110,8 +110,7 @@ const TABLE: [Row; 7] = [
         let is_written = asked.is_one_of(&CHANGE) || asked.verb == "delete";
         let is_event = asked.is_of("", "events") || asked.is_of("events.k8s.io", "events");
         asked.namespace == OWN
-            && ((asked.group == "velero.io" && is_written)
-                || (asked.is_of("", "configmaps") && is_written)
+            && (((asked.group == "velero.io" || asked.is_of("", "configmaps")) && is_written)
                 || (asked.is_of("coordination.k8s.io", "leases") && asked.is_one_of(&CHANGE))
                 || (is_event && asked.is_one_of(&["create", "patch"])))
     }),

@@ -94,6 +94,8 @@ enum WorkError {
     Bucket(String),
     #[error("cannot open the storage location: {0}")]
     Open(OpenError),
+    #[error("its storage location has not been checked yet")]
+    Unchecked,
     #[error("it is not known whether the record of the backup is in the bucket: {0}")]
     Commit(String),
     #[error("{0}")]
@@ -215,6 +217,10 @@ async fn start(
 ) -> Result<(), WorkError> {
     let known = facts::gather(context, &backup).await?;
     let waits = looks.look(&backup);
+    // As right after an installation. Velero refuses the backup then.
+    if known.awaits_first_check() && has_time(waits) {
+        return Err(WorkError::Unchecked);
+    }
     let Prepared { backup, outcome } =
         request::prepare(&backup, &known.facts, &known.defaults, Timestamp::now());
     let request = match outcome {

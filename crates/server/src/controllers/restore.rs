@@ -221,13 +221,12 @@ async fn go(
             return write_end(context, api, &filled, &status, cancel.is_cancelled()).await;
         }
     };
-    let restore = match stage {
-        Some(_) => restore,
-        None => {
-            let begun = begin(api, &filled).await?;
-            context.metrics.restore_began(&begun);
-            begun
-        }
+    let restore = if stage.is_some() {
+        restore
+    } else {
+        let begun = begin(api, &filled).await?;
+        context.metrics.restore_began(&begun);
+        begun
     };
     point::pass(Point::RestoreInProgress);
     let (name, uid) = (request.name.clone(), request.uid.clone());

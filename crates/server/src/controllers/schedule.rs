@@ -9,7 +9,8 @@
 //! A server that ends in between has not noted it. The next one comes to the same name, finds the Backup, and
 //! notes that. So no time is kept twice, and none is forgotten.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bowline_api::schedule::SchedulePhase;
@@ -36,6 +37,8 @@ const SHORTEST: Duration = Duration::from_millis(10);
 const HELD: Duration = Duration::from_secs(2);
 /// How many Backups are listed at a time.
 const PAGE: u32 = 500;
+/// For how many Schedules it is remembered what they wait for.
+const REMEMBERED: usize = 1000;
 
 /// Works until asked to stop.
 pub async fn run(context: Arc<Context>) -> Result<(), Error> {
@@ -49,6 +52,7 @@ pub async fn run(context: Arc<Context>) -> Result<(), Error> {
         backups: context.api(),
         skips: context.options.schedule_skip_immediately,
         local,
+        waits_for: Mutex::default(),
     });
     let work = move |schedule: Arc<Schedule>| {
         let controller = Arc::clone(&controller);
@@ -80,6 +84,9 @@ struct Controller {
     /// Whether Schedules that do not say so leave out the time until they are first seen.
     skips: bool,
     local: TimeZone,
+    /// Which Backup a Schedule was seen to wait for. It is looked at alone until it has got far enough: a Schedule
+    /// may have thousands.
+    waits_for: Mutex<HashMap<String, String>>,
 }
 
 impl Controller {
@@ -140,6 +147,9 @@ impl Controller {
         time: Timestamp,
         now: Timestamp,
     ) -> Result<Next, Failure> {
+        if self.still_waits(schedule).await? {
+            return Ok(Next::Again(HELD));
+        }
         let name = backup_name(schedule, time);
         let others = self.backups_of(schedule).await.map_err(Failure::List)?;
         if !others.iter().any(|backup| backup.name_any() == name) {
@@ -149,6 +159,7 @@ impl Controller {
                     backup = other.name_any(),
                     "is not past its items, so the next waits"
                 );
+                self.waits_for(schedule, other);
                 return Ok(Next::Again(HELD));
             }
             self.create(schedule, time).await?;
@@ -158,6 +169,31 @@ impl Controller {
         status["lastBackup"] = json!(patch::to_the_second(now));
         self.note(schedule, json!({ "status": status })).await?;
         Ok(Next::Again(HELD))
+    }
+
+    /// Whether the Backup that a Schedule was seen to wait for is still one to wait for.
+    async fn still_waits(&self, schedule: &Schedule) -> Result<bool, Failure> {
+        let name = schedule.name_any();
+        let Some(other) = self.waiting().get(&name).cloned() else { return Ok(false) };
+        let other = self.backups.get_opt(&other).await.map_err(Failure::Read)?;
+        let is_held = other.as_ref().is_some_and(holds);
+        if !is_held {
+            self.waiting().remove(&name);
+        }
+        Ok(is_held)
+    }
+
+    fn waits_for(&self, schedule: &Schedule, other: &Backup) {
+        let mut waiting = self.waiting();
+        if waiting.len() >= REMEMBERED {
+            // Some of them may be gone. Those that are not are looked up again.
+            waiting.clear();
+        }
+        waiting.insert(schedule.name_any(), other.name_any());
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, HashMap<String, String>> {
+        self.waits_for.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn create(&self, schedule: &Schedule, time: Timestamp) -> Result<(), Failure> {

@@ -388,11 +388,11 @@ async fn what_goes_wrong_with_drivers_is_told_and_leaves_nothing() {
     let bed = Bed::new().unwrap();
     let plane = ControlPlane::start(&bed, bowline_testbed::Options::default()).await.unwrap();
     play(&bed, &plane, None, async |stage| {
-        half_fails(stage).await;
-        never_ready(stage).await;
-        canceled(stage).await;
-        grouped(stage).await;
-        no_class(stage).await;
+        Box::pin(half_fails(stage)).await;
+        Box::pin(never_ready(stage)).await;
+        Box::pin(canceled(stage)).await;
+        Box::pin(grouped(stage)).await;
+        Box::pin(no_class(stage)).await;
     })
     .await;
 }

@@ -179,12 +179,16 @@ async fn a_backup_is_made_once_also_if_the_server_ends_before_it_is_noted() {
 #[tokio::test]
 async fn no_backup_is_made_while_the_last_one_has_not_begun() {
     let mut world = World::idle("schedule-held").await;
-    let (is_stuck, looks) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicUsize::new(0)));
+    let is_stuck = Arc::new(AtomicBool::new(true));
+    let [lists, looks] = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
     let judge = {
-        let (is_stuck, looks) = (Arc::clone(&is_stuck), Arc::clone(&looks));
+        let is_stuck = Arc::clone(&is_stuck);
+        let (lists, looks) = (Arc::clone(&lists), Arc::clone(&looks));
         move |method: &Method, uri: &Uri| {
             let is_list = uri.query().is_some_and(|query| query.contains("schedule-name"));
-            looks.fetch_add(usize::from(is_list), Ordering::SeqCst);
+            lists.fetch_add(usize::from(is_list), Ordering::SeqCst);
+            let is_look = *method == Method::GET && uri.path().contains("/backups/held-");
+            looks.fetch_add(usize::from(is_look), Ordering::SeqCst);
             let is_backup = uri.path().contains("/backups/");
             is_stuck.load(Ordering::SeqCst) && *method == Method::PATCH && is_backup
         }
@@ -194,9 +198,13 @@ async fn no_backup_is_made_while_the_last_one_has_not_begun() {
     application(&world.client, "schedule-held-app").await;
     schedule(&world, "held", "schedule-held-app", "@every 1s", json!({})).await;
     world.until::<Schedule>("held", has_run).await;
-    // A list before each backup: the next one was due, and thought about.
-    let before = looks.load(Ordering::SeqCst);
-    until("it was due again", async || looks.load(Ordering::SeqCst) >= before + 2).await;
+    // A list before each backup: the next one was due, and thought about. From then on only the one that it waits
+    // for is looked at.
+    let before = lists.load(Ordering::SeqCst);
+    until("it was due again", async || lists.load(Ordering::SeqCst) > before).await;
+    let before = (lists.load(Ordering::SeqCst), looks.load(Ordering::SeqCst));
+    until("it is looked at", async || looks.load(Ordering::SeqCst) >= before.1 + 2).await;
+    assert_eq!(lists.load(Ordering::SeqCst), before.0, "all are listed again");
     assert_eq!(backups(&world, "held").await.len(), 1);
     is_stuck.store(false, Ordering::SeqCst);
     until("the next is made", async || backups(&world, "held").await.len() >= 2).await;

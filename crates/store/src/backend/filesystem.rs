@@ -32,7 +32,7 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use jiff::Timestamp;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use super::{Backend, Creation, common_prefixes, once, refuse_unknown};
+use super::{Backend, Creation, Denied, Permit, common_prefixes, once, refuse_unknown};
 use crate::download::{self, Grant, SigningKey};
 use error::explain;
 use folder::Folder;
@@ -63,6 +63,7 @@ pub struct Downloads {
 #[derive(Clone, Debug)]
 pub struct Filesystem {
     options: Options,
+    permit: Permit,
 }
 
 /// Whether an object may replace another.
@@ -75,9 +76,15 @@ enum Mode {
 impl Filesystem {
     /// Buckets below the root, once the settings of a location have been looked at.
     pub async fn open(config: &Config, options: Options) -> Result<Self> {
-        let store = Self { options };
+        let store = Self { options, permit: Permit::default() };
         store.init(config).await?;
         Ok(store)
+    }
+
+    /// The same, writing only while that is permitted.
+    #[must_use]
+    pub fn with_permit(self, permit: Permit) -> Self {
+        Self { permit, ..self }
     }
 
     /// Does something that may block, with the folder of a bucket.
@@ -114,11 +121,16 @@ impl Filesystem {
             file.sync_all().await
         };
         flushed.await.map_err(|error| failed(error.into()))?;
-        let published = blocking(move || match mode {
-            Mode::Replace => temporary.replace(),
-            Mode::Create => temporary.create_only(),
+        let permit = self.permit.clone();
+        // Bringing it to the disk may have taken long.
+        let published = blocking(move || {
+            permit.check().map(|()| match mode {
+                Mode::Replace => temporary.replace(),
+                Mode::Create => temporary.create_only(),
+            })
         });
-        published.await?.map_err(failed)
+        let denied = |denied: Denied| Error::new(Code::Unavailable, denied.to_string());
+        published.await?.map_err(denied)?.map_err(failed)
     }
 }
 

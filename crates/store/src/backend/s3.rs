@@ -21,6 +21,7 @@ mod credentials;
 mod endpoint;
 mod error;
 mod http;
+mod send;
 mod upload;
 
 use std::collections::BTreeMap;
@@ -34,7 +35,7 @@ use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _};
 use object_store::{GetOptions, ObjectStore as _, ObjectStoreExt as _, PutMode};
 
-use super::{Backend, Creation, Guarantee};
+use super::{Backend, Creation, Guarantee, Permit};
 use connection::Connection;
 use error::explain;
 
@@ -49,6 +50,8 @@ pub struct Options {
     pub retry_for: Duration,
     /// How long to wait for the next byte of an answer.
     pub silence: Duration,
+    /// Whether something may be written: asked before each try, and for each piece of what is sent.
+    pub permit: Permit,
 }
 
 impl Default for Options {
@@ -58,6 +61,7 @@ impl Default for Options {
             environment: Environment::default(),
             retry_for: Duration::from_mins(2),
             silence: Duration::from_mins(5),
+            permit: Permit::default(),
         }
     }
 }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bowline_plugin::{Code, Config, ObjectStore as _};
-use bowline_store::backend::Filesystem;
 use bowline_store::backend::filesystem::{Downloads, Options};
+use bowline_store::backend::{Denied, Filesystem, Permit};
 use bowline_store::download::{SigningKey, verify};
 use bowline_store::{Backend as _, Guarantee};
 use bytes::Bytes;
@@ -160,4 +160,17 @@ async fn a_link_to_a_file_is_signed_and_expires() {
     assert_eq!((grant.bucket.as_str(), grant.key.as_str()), (BUCKET, "a/b"));
     let left = grant.expires.duration_since(now).as_secs();
     assert!((590..=600).contains(&left), "{left}");
+}
+
+#[tokio::test]
+async fn without_a_permit_the_old_object_stays() {
+    let root = root();
+    let store = open(root.path()).await;
+    store.put_object(BUCKET, "a", body("old")).await.unwrap();
+    let store = store.with_permit(Permit::new(|| Err(Denied("its time is over".to_owned()))));
+    let error = store.put_object(BUCKET, "a", body("new")).await.unwrap_err();
+    assert!(error.message().contains("its time is over"), "{error}");
+    store.create_object(BUCKET, "b", Bytes::from("new")).await.unwrap_err();
+    assert_eq!(store.list_objects(BUCKET, "").await.unwrap(), ["a"]);
+    assert_eq!(fs::read(root.path().join(BUCKET).join("a")).unwrap(), b"old");
 }

@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bowline_plugin::{Class, Code, Config, ObjectStore as _};
-use bowline_store::backend::S3;
 use bowline_store::backend::s3::{Environment, Options};
+use bowline_store::backend::{Denied, Permit, S3};
 use bowline_store::{Backend as _, Creation, Guarantee};
 use bowline_testbed::{Bed, S3 as Server, s3};
 use bytes::Bytes;
@@ -59,12 +60,17 @@ fn config(url: &str, credentials: &str) -> Config {
 
 /// A store at a server that misbehaves.
 async fn at(server: &FakeServer) -> S3 {
+    permitted(server, Permit::default()).await
+}
+
+async fn permitted(server: &FakeServer, permit: Permit) -> S3 {
     let mut config = config(&server.url, "");
     config.remove("credentialsFile");
     let keys = [("AWS_ACCESS_KEY_ID", "id"), ("AWS_SECRET_ACCESS_KEY", "hunter2")];
     let environment = Environment(keys.map(|(k, v)| (k.to_owned(), v.to_owned())).into());
     let retry_for = Duration::from_secs(3);
-    S3::connect(&config, Options { environment, retry_for, ..Options::default() }).await.unwrap()
+    let options = Options { environment, retry_for, permit, ..Options::default() };
+    S3::connect(&config, options).await.unwrap()
 }
 
 #[tokio::test]
@@ -277,4 +283,29 @@ async fn a_metadata_address_is_refused_unless_the_server_allows_it() {
     assert!(error.message().contains("metadata address"), "{error}");
     let options = Options { allow_link_local: true, ..Options::default() };
     S3::connect(&config, options).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_request_is_not_tried_again_when_the_permit_has_ended() {
+    let is_over = Arc::new(AtomicBool::new(false));
+    let ends = Arc::clone(&is_over);
+    let server = FakeServer::start(move |_, request| {
+        // The permit ends while the request is on its way.
+        ends.store(!request.line.starts_with("HEAD"), Ordering::SeqCst);
+        ("503 Service Unavailable", String::new(), "")
+    })
+    .await;
+    let permit = Permit::new(move || {
+        let is_over = is_over.load(Ordering::SeqCst);
+        if is_over { Err(Denied("its time is over".to_owned())) } else { Ok(()) }
+    });
+    let store = permitted(&server, permit).await;
+    let error = store.put_object(BUCKET, "a", body("x")).await.unwrap_err();
+    assert!(error.message().contains("its time is over"), "{error}");
+    assert_eq!(error.code(), Code::Unavailable, "{error}");
+    assert_eq!(server.lines(), [format!("PUT /{BUCKET}/a HTTP/1.1")]);
+    store.delete_object(BUCKET, "a").await.unwrap_err();
+    assert_eq!(server.lines().len(), 1, "what changes something is not sent");
+    store.object_exists(BUCKET, "a").await.unwrap_err();
+    assert!(server.lines().len() > 1, "what only reads is sent");
 }

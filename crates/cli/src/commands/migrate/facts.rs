@@ -2,7 +2,7 @@
 
 use bowline_api::{
     Backup, BackupRepository, BackupStorageLocation, DataUpload, PodVolumeBackup, Schedule,
-    VolumePluginBackup, VolumeSnapshotLocation,
+    VolumePluginBackup, VolumeSnapshotLocation, label,
 };
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::Container;
@@ -15,7 +15,7 @@ use crate::commands::install;
 use crate::installation::{Installation, is_unknown_kind};
 use crate::listing;
 
-/// How many objects of a kind are counted at most: the answer only has to say whether there are many.
+/// How many objects of a kind are looked at at most: the answer only has to say whether there are many.
 const MOST: u32 = 5000;
 
 /// What was found.
@@ -30,10 +30,13 @@ pub(super) struct Facts {
     pub(super) schedules: Vec<Schedule>,
     pub(super) locations: Vec<BackupStorageLocation>,
     pub(super) snapshot_locations: Vec<VolumeSnapshotLocation>,
-    pub(super) pod_volume_backups: usize,
-    pub(super) data_uploads: usize,
+    /// Of each PodVolumeBackup, the backup that it belongs to, as a label names it.
+    pub(super) pod_volume_backups: Vec<String>,
+    /// The same of each DataUpload.
+    pub(super) data_uploads: Vec<String>,
     pub(super) repositories: usize,
-    pub(super) volume_plugin_backups: usize,
+    /// Of each VolumePluginBackup, the plugin that took the snapshot, or the driver.
+    pub(super) snapshotters: Vec<String>,
 }
 
 /// A server, as its Deployment describes it.
@@ -61,10 +64,11 @@ pub(super) async fn gather(installation: &Installation) -> anyhow::Result<Facts>
         schedules: listing::find(installation, &[], None).await?,
         locations: listing::find(installation, &[], None).await?,
         snapshot_locations: listing::find(installation, &[], None).await?,
-        pod_volume_backups: count::<PodVolumeBackup>(installation).await?,
-        data_uploads: count::<DataUpload>(installation).await?,
-        repositories: count::<BackupRepository>(installation).await?,
-        volume_plugin_backups: count::<VolumePluginBackup>(installation).await?,
+        pod_volume_backups: each(installation, backup_of::<PodVolumeBackup>).await?,
+        data_uploads: each(installation, backup_of::<DataUpload>).await?,
+        repositories: each(installation, |_: &BackupRepository| ()).await?.len(),
+        snapshotters: each(installation, |one: &VolumePluginBackup| one.spec.plugin.clone())
+            .await?,
     })
 }
 
@@ -85,8 +89,13 @@ async fn server(installation: &Installation, name: &str) -> anyhow::Result<Optio
     }))
 }
 
-/// How many objects of a kind there are; none of one that is not installed.
-async fn count<K>(installation: &Installation) -> anyhow::Result<usize>
+/// The backup that an object belongs to.
+fn backup_of<K: kube::Resource>(object: &K) -> String {
+    object.labels().get(label::BACKUP_NAME).cloned().unwrap_or_default()
+}
+
+/// Something of each object of a kind; none are there of one that is not installed.
+async fn each<K, T>(installation: &Installation, of: impl Fn(&K) -> T) -> anyhow::Result<Vec<T>>
 where
     K: kube::Resource<DynamicType = (), Scope = NamespaceResourceScope>
         + Clone
@@ -96,11 +105,11 @@ where
     let api: Api<K> = installation.api();
     let params = ListParams::default().limit(MOST);
     let request = async {
-        match api.list_metadata(&params).await {
-            Err(error) if is_unknown_kind(&error) => Ok(0),
-            listed => listed.map(|listed| listed.items.len()),
+        match api.list(&params).await {
+            Err(error) if is_unknown_kind(&error) => Ok(Vec::new()),
+            listed => listed.map(|listed| listed.items),
         }
     };
-    let doing = format!("count the {}s", K::kind(&()));
-    installation.ask(&doing, request).await
+    let doing = format!("list the {}s", K::kind(&()));
+    Ok(installation.ask(&doing, request).await?.iter().map(of).collect())
 }

@@ -1,6 +1,13 @@
 //! What carries over and what does not. Asks nobody.
 
-use bowline_api::BackupSpec;
+mod back;
+mod locations;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+
+use bowline_api::{Backup, BackupSpec, label};
 use clap::Parser as _;
 use kube::ResourceExt as _;
 use serde::Serialize;
@@ -8,24 +15,7 @@ use serde::Serialize;
 use super::facts::{Facts, Server};
 use crate::commands::server;
 use crate::open_runs;
-
-/// How to switch to Bowline.
-pub(super) const FORTH: &[&str] = &[
-    "wait for open backups and restores, and pause schedules if you want no gap unnoticed",
-    "`kubectl scale deployment velero -n NAMESPACE --replicas=0`",
-    "`bowline install -n NAMESPACE --profile=full --no-secret --no-default-backup-location` with \
-     --plugins and, after `--`, the flags that carry over; the Secret `cloud-credentials` that is \
-     there is used, or say --secret-file in place of --no-secret",
-    "`bowline backup get -n NAMESPACE`, then a backup and a restore of something small",
-    "delete the Deployment velero when you are sure; until then `bowline migrate check --back` \
-     says whether you can go back",
-];
-
-/// How to switch back to Velero.
-pub(super) const BACK: &[&str] = &[
-    "`bowline uninstall -n NAMESPACE`, which keeps backups, schedules and locations",
-    "`kubectl scale deployment velero -n NAMESPACE --replicas=1`, or install Velero again",
-];
+pub(super) use back::back;
 
 /// Something that was looked at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -55,10 +45,18 @@ fn finding(verdict: Verdict, what: impl Into<String>, why: impl Into<String>) ->
 pub(super) fn forth(facts: &Facts, open: &[String]) -> Vec<Finding> {
     let mut findings = Vec::new();
     if !open.is_empty() {
-        let why = "Bowline would fail what Velero has begun; wait until they have ended";
+        let why = "Bowline does again what Velero is in the middle of, and what that has made, as \
+                   snapshots, may be left over; wait until they have ended";
         findings.push(finding(Verdict::Stays, open_runs::named(open), why));
     }
-    counted(&mut findings, facts);
+    let with_lost_data = with_lost_data(facts);
+    let whole = facts.backups.iter().filter(|backup| !is_among(backup, &with_lost_data)).count();
+    let without = |spec: &BackupSpec| methods(spec).is_empty();
+    let schedules = facts.schedules.iter().filter(|one| without(&one.spec.template)).count();
+    counted(&mut findings, whole, "backup", "listed, described, restored, deleted, and expire");
+    counted(&mut findings, schedules, "schedule", "go on as before");
+    let images = facts.velero.as_ref().map(|server| server.plugins.as_slice());
+    locations::judge(&mut findings, facts, images, &locations::FORTH);
     match &facts.velero {
         None => findings.push(finding(
             Verdict::Differs,
@@ -75,18 +73,21 @@ pub(super) fn forth(facts: &Facts, open: &[String]) -> Vec<Finding> {
 }
 
 /// What needs no more than the same definitions and buckets.
-fn counted(findings: &mut Vec<Finding>, facts: &Facts) {
-    let backups = facts.backups.len();
-    for (count, noun, why) in [
-        (backups, "backups", "listed, described, restored, deleted, and expire as before"),
-        (facts.schedules.len(), "schedules", "go on as before"),
-        (facts.locations.len(), "backup locations", ""),
-        (facts.snapshot_locations.len(), "snapshot locations", ""),
-    ] {
-        if count > 0 {
-            findings.push(finding(Verdict::Carries, format!("{count} {noun}"), why));
-        }
+fn counted(findings: &mut Vec<Finding>, count: usize, noun: &str, why: &str) {
+    match count {
+        0 => {}
+        1 => findings.push(finding(Verdict::Carries, format!("1 {noun}"), why)),
+        more => findings.push(finding(Verdict::Carries, format!("{more} {noun}s"), why)),
     }
+}
+
+/// Backups with data that this version can neither restore nor delete, as labels name them.
+fn with_lost_data(facts: &Facts) -> BTreeSet<&str> {
+    facts.pod_volume_backups.iter().chain(&facts.data_uploads).map(String::as_str).collect()
+}
+
+fn is_among(backup: &Backup, names: &BTreeSet<&str>) -> bool {
+    names.contains(label::value(&backup.name_any()).as_ref())
 }
 
 fn plugins(findings: &mut Vec<Finding>, server: &Server) {
@@ -106,28 +107,34 @@ fn plugins(findings: &mut Vec<Finding>, server: &Server) {
 /// Which flags of Velero's server ours takes.
 fn flags(findings: &mut Vec<Finding>, server: &Server) {
     for words in with_values(&server.flags) {
-        let taken = server::Line::try_parse_from(std::iter::once("server").chain(words.clone()));
-        let flag = words.join(" ");
-        let name = flag.split(['=', ' ']).next().unwrap_or(&flag);
-        match taken {
-            Ok(line) if !line.notes().is_empty() => findings.push(finding(
-                Verdict::Differs,
-                format!("server flag {flag}"),
-                line.notes().join("; "),
-            )),
-            Ok(_) => findings.push(finding(Verdict::Carries, format!("server flag {flag}"), "")),
-            Err(_) if is_harmless(name) => findings.push(finding(
-                Verdict::Differs,
-                format!("server flag {flag}"),
-                "not needed here: leave it out",
-            )),
-            Err(_) => findings.push(finding(
-                Verdict::Stays,
-                format!("server flag {flag}"),
-                "this version does not have it; leave it out if you can do without",
-            )),
+        if asks_for_more(&words).is_some() {
+            // That is told with what this version lacks.
+            continue;
         }
+        let name = format!("server flag {}", words.join(" "));
+        findings.push(match taken(&words) {
+            Some(line) if line.notes().is_empty() => finding(Verdict::Carries, name, ""),
+            Some(line) => finding(Verdict::Differs, name, line.notes().join("; ")),
+            None => finding(
+                Verdict::Stays,
+                name,
+                "this version does not have it; leave it out if you can do without",
+            ),
+        });
     }
+}
+
+/// The words of those flags that our server takes and makes use of.
+pub(super) fn taken_flags(server: &Server) -> Vec<&str> {
+    let goes = |words: &Vec<&str>| {
+        asks_for_more(words).is_none() && taken(words).is_some_and(|line| line.notes().is_empty())
+    };
+    with_values(&server.flags).into_iter().filter(goes).flatten().collect()
+}
+
+/// What our server reads from a flag, if it takes it.
+fn taken(words: &[&str]) -> Option<server::Line> {
+    server::Line::try_parse_from(std::iter::once("server").chain(words.iter().copied())).ok()
 }
 
 /// Each flag with the value that follows it as a word of its own, if one does.
@@ -142,24 +149,23 @@ fn with_values(words: &[String]) -> Vec<Vec<&str>> {
     flags
 }
 
-/// Flags that tune what is done in another way here.
-fn is_harmless(name: &str) -> bool {
-    [
-        "--uploader-type",
-        "--client-qps",
-        "--client-burst",
-        "--disable-informer-cache",
-        "--max-concurrent-k8s-connections",
-        "--profiler-address",
-        "--features",
-    ]
-    .contains(&name)
+const LACKS: &str = "this version has no file-system backup";
+const MOVES: &str = "this version has no data mover";
+
+/// Why a flag makes a method the default that this version does not have.
+fn asks_for_more(words: &[&str]) -> Option<&'static str> {
+    let [word] = words else { return None };
+    let (flag, value) = word.split_once('=').unwrap_or((word, "true"));
+    match flag {
+        _ if value != "true" => None,
+        "--default-volumes-to-fs-backup" => Some(LACKS),
+        "--default-snapshot-move-data" => Some(MOVES),
+        _ => None,
+    }
 }
 
 /// Methods that this version does not have.
 fn lacking(findings: &mut Vec<Finding>, facts: &Facts) {
-    const LACKS: &str = "this version has no file-system backup";
-    const MOVES: &str = "this version has no data mover";
     if facts.has_node_agent {
         findings.push(finding(
             Verdict::Stays,
@@ -168,14 +174,24 @@ fn lacking(findings: &mut Vec<Finding>, facts: &Facts) {
         ));
     }
     for (count, noun, why) in [
-        (facts.pod_volume_backups, "PodVolumeBackups", LACKS),
-        (facts.data_uploads, "DataUploads", MOVES),
+        (facts.pod_volume_backups.len(), "PodVolumeBackups", LACKS),
+        (facts.data_uploads.len(), "DataUploads", MOVES),
         (facts.repositories, "BackupRepositories", LACKS),
     ] {
         if count > 0 {
-            let why = format!("{why}: data in them can be restored by Velero only");
+            let why = format!("{why}: data in them can be restored and deleted by Velero only");
             findings.push(finding(Verdict::Stays, format!("{count} {noun}"), why));
         }
+    }
+    let lost = with_lost_data(facts);
+    let backups = facts.backups.iter().filter(|backup| is_among(backup, &lost)).count();
+    if backups > 0 {
+        findings.push(finding(
+            Verdict::Stays,
+            format!("{backups} of {} backups", facts.backups.len()),
+            "they have such data: they are listed and described, their objects are restored and \
+             their data is not, and they are kept although they expire",
+        ));
     }
     for schedule in &facts.schedules {
         for why in methods(&schedule.spec.template) {
@@ -184,15 +200,10 @@ fn lacking(findings: &mut Vec<Finding>, facts: &Facts) {
             findings.push(finding(Verdict::Stays, what, why));
         }
     }
-    if let Some(server) = &facts.velero {
-        for (flag, why) in
-            [("--default-volumes-to-fs-backup", LACKS), ("--default-snapshot-move-data", MOVES)]
-        {
-            let says_so = |word: &String| word == flag || *word == format!("{flag}=true");
-            if server.flags.iter().any(says_so) {
-                let why = format!("{why}: volumes that are saved in no other way would be told");
-                findings.push(finding(Verdict::Stays, format!("the default {flag}"), why));
-            }
+    for words in facts.velero.iter().flat_map(|server| with_values(&server.flags)) {
+        if let Some(why) = asks_for_more(&words) {
+            let why = format!("{why}: volumes that are saved in no other way would be told");
+            findings.push(finding(Verdict::Stays, format!("the default {}", words.join(" ")), why));
         }
     }
 }
@@ -207,114 +218,4 @@ fn methods(spec: &BackupSpec) -> Vec<&'static str> {
         methods.push("it moves the data of snapshots, which this version cannot");
     }
     methods
-}
-
-/// Whether Velero can take over from an installation of ours.
-pub(super) fn back(facts: &Facts, open: &[String]) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    if !open.is_empty() {
-        let why = "Velero would mark them as failed and leave behind what they have begun; wait \
-                   until they have ended, or cancel them";
-        findings.push(finding(Verdict::Stays, open_runs::named(open), why));
-    }
-    counted(&mut findings, facts);
-    if facts.volume_plugin_backups > 0 {
-        findings.push(finding(
-            Verdict::Differs,
-            format!("{} VolumePluginBackups", facts.volume_plugin_backups),
-            "Velero does not know them and does not need them; the snapshots that they are of are \
-             in its own records, too",
-        ));
-    }
-    let running = |server: &Option<Server>| server.as_ref().is_some_and(|one| one.replicas > 0);
-    if running(&facts.bowline) && running(&facts.velero) {
-        findings.push(finding(
-            Verdict::Stays,
-            "both servers are wanted in this namespace",
-            "two servers work on the same resources; stop one of them",
-        ));
-    }
-    findings
-}
-
-#[cfg(test)]
-mod tests {
-    use bowline_api::{Schedule, ScheduleSpec};
-
-    use super::*;
-
-    fn server(flags: &[&str], plugins: &[&str]) -> Server {
-        let texts = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect();
-        Server { replicas: 1, flags: texts(flags), plugins: texts(plugins) }
-    }
-
-    fn of<'a>(findings: &'a [Finding], what: &str) -> &'a Finding {
-        findings.iter().find(|one| one.what == what).unwrap_or_else(|| panic!("{findings:#?}"))
-    }
-
-    #[test]
-    fn flags_are_judged_by_what_our_server_takes() {
-        let facts = Facts {
-            velero: Some(server(
-                &["--concurrent-backups=4", "--features=EnableCSI", "--teleport=true"],
-                &[],
-            )),
-            ..Facts::default()
-        };
-        let found = forth(&facts, &[]);
-        assert_eq!(of(&found, "server flag --concurrent-backups=4").verdict, Verdict::Carries);
-        assert_eq!(of(&found, "server flag --teleport=true").verdict, Verdict::Stays);
-        assert_ne!(of(&found, "server flag --features=EnableCSI").verdict, Verdict::Stays);
-    }
-
-    #[test]
-    fn a_value_that_is_a_word_of_its_own_belongs_to_the_flag_before_it() {
-        let flags = ["--concurrent-backups", "4", "--features", "EnableCSI", "--teleport", "far"];
-        let facts = Facts { velero: Some(server(&flags, &[])), ..Facts::default() };
-        let found = forth(&facts, &[]);
-        assert_eq!(of(&found, "server flag --concurrent-backups 4").verdict, Verdict::Carries);
-        assert_ne!(of(&found, "server flag --features EnableCSI").verdict, Verdict::Stays);
-        assert_eq!(of(&found, "server flag --teleport far").verdict, Verdict::Stays);
-        assert_eq!(found.len(), 3, "{found:#?}");
-    }
-
-    #[test]
-    fn what_we_lack_is_told_wherever_it_is_asked_for() {
-        let mut schedule = Schedule::new("nightly", ScheduleSpec::default());
-        schedule.spec.template.snapshot_move_data = Some(true);
-        let facts = Facts {
-            velero: Some(server(
-                &["--default-volumes-to-fs-backup"],
-                &["x/velero-plugin-for-aws:v1"],
-            )),
-            has_node_agent: true,
-            schedules: vec![schedule],
-            pod_volume_backups: 3,
-            ..Facts::default()
-        };
-        let found = forth(&facts, &["backup a (InProgress)".to_owned()]);
-        for what in [
-            "backup a (InProgress)",
-            "the node agent",
-            "3 PodVolumeBackups",
-            "schedule nightly",
-            "the default --default-volumes-to-fs-backup",
-        ] {
-            assert_eq!(of(&found, what).verdict, Verdict::Stays, "{what}");
-        }
-        assert_eq!(of(&found, "1 schedules").verdict, Verdict::Carries);
-        assert_eq!(of(&found, "plugin x/velero-plugin-for-aws:v1").verdict, Verdict::Carries);
-    }
-
-    #[test]
-    fn nobody_goes_back_while_a_run_is_open() {
-        let facts = Facts { volume_plugin_backups: 2, ..Facts::default() };
-        let hinders =
-            |found: &[Finding]| found.iter().any(|finding| finding.verdict == Verdict::Stays);
-        assert!(!hinders(&back(&facts, &[])));
-        assert!(hinders(&back(&facts, &["backup a (InProgress)".to_owned()])));
-        let both =
-            Facts { velero: Some(server(&[], &[])), bowline: Some(server(&[], &[])), ..facts };
-        assert!(hinders(&back(&both, &[])));
-    }
 }

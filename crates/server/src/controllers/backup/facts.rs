@@ -30,10 +30,20 @@ impl Known {
         open(context, &self.facts.storage_location).await
     }
 
+    /// Whether nobody has looked yet whether the backup's location can be used.
+    pub(super) fn awaits_first_check(&self) -> bool {
+        awaits_first_check(&self.facts.storage_location)
+    }
+
     /// What a backup reaches into.
     pub(super) fn reach(&self, backup: &Backup) -> Reach {
         self.facts.namespaces.as_ref().map_or(Reach::All, |live| reach(backup, live))
     }
+}
+
+fn awaits_first_check(location: &Lookup<BackupStorageLocation>) -> bool {
+    let Lookup::Found(location) = location else { return false };
+    location.status.as_ref().is_none_or(|status| status.phase.is_none())
 }
 
 /// Looks everything up. What the API server refuses to say is among the facts, since it may make the
@@ -134,5 +144,32 @@ async fn defaults(context: &Context) -> Defaults {
         snapshot_type: options.default_snapshot_type,
         cluster_version: version,
         ..Defaults::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn found(status: &Value) -> Lookup<BackupStorageLocation> {
+        let spec = json!({"provider": "aws", "objectStorage": {"bucket": "b"}});
+        let location = json!({"metadata": {"name": "main"}, "spec": spec, "status": status});
+        Lookup::Found(serde_json::from_value(location).unwrap())
+    }
+
+    #[test]
+    fn a_location_is_waited_for_only_until_somebody_has_looked_at_it() {
+        for (location, expected) in [
+            (found(&Value::Null), true),
+            (found(&json!({})), true),
+            (found(&json!({"phase": "Available"})), false),
+            (found(&json!({"phase": "Unavailable"})), false),
+            (Lookup::Missing, false),
+            (Lookup::Failed("forbidden".to_owned()), false),
+        ] {
+            assert_eq!(awaits_first_check(&location), expected, "{location:?}");
+        }
     }
 }

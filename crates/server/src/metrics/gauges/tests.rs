@@ -69,7 +69,8 @@ fn without_objects_all_is_zero_and_nothing_has_failed() {
 
 #[test]
 fn the_last_backup_that_ended_says_how_it_stands_whatever_the_order() {
-    let rows: [(&str, Vec<Arc<Backup>>, bool, Option<&str>); 9] = [
+    type Row<'a> = (&'a str, Vec<Arc<Backup>>, bool, Option<&'a str>);
+    let rows: [Row<'_>; 9] = [
         ("well", vec![backup("a", "", "Completed", Some(1))], true, Some("2026-11-15T12:01:00Z")),
         (
             "then in part",

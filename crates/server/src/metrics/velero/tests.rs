@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::metrics::gauges::OfSchedule;
 
-fn backup(name: &str, schedule: &str, status: Value) -> Arc<Backup> {
+fn backup(name: &str, schedule: &str, status: &Value) -> Arc<Backup> {
     let object = json!({
         "apiVersion": "velero.io/v1", "kind": "Backup",
         "metadata": {"name": name, "labels": {label::SCHEDULE_NAME: schedule}},
@@ -55,7 +55,7 @@ fn ran() -> Value {
 #[test]
 fn what_a_backup_came_to_is_counted_for_its_schedule_once() {
     let velero = Velero::new();
-    end(&velero, &backup("n-1", "n", ran()), End::PartiallyFailed);
+    end(&velero, &backup("n-1", "n", &ran()), End::PartiallyFailed);
     let expect = |series: &str, value: Option<&str>| {
         assert_eq!(value_of(&velero, series).as_deref(), value, "{series}");
     };
@@ -79,7 +79,7 @@ fn what_a_backup_came_to_is_counted_for_its_schedule_once() {
 #[test]
 fn one_that_was_refused_took_no_time_and_has_no_snapshots() {
     let velero = Velero::new();
-    end(&velero, &backup("b", "", json!({"warnings": 1})), End::FailedValidation);
+    end(&velero, &backup("b", "", &json!({"warnings": 1})), End::FailedValidation);
     let of = |name: &str| value_of(&velero, &format!(r#"velero_{name}{{schedule=""}}"#));
     assert_eq!(of("backup_validation_failure_total").as_deref(), Some("1"));
     assert_eq!(of("backup_warning_total").as_deref(), Some("0"));
@@ -134,21 +134,21 @@ fn what_objects_say_is_shown_and_nothing_before_it_is_known() {
 fn the_series_of_a_schedule_go_with_it_and_those_of_no_schedule_stay() {
     let velero = Velero::new();
     velero.show(Some(&gauges(&["", "n"])), &[]);
-    end(&velero, &backup("n-1", "n", ran()), End::Completed);
-    velero.archive_written(&backup("n-1", "n", json!({})), 99);
+    end(&velero, &backup("n-1", "n", &ran()), End::Completed);
+    velero.archive_written(&backup("n-1", "n", &json!({})), 99);
     let of_n = || {
         let keys = series(&velero).into_keys();
         keys.filter(|key| key.contains(r#"schedule="n""#)).collect::<Vec<_>>()
     };
     let with_it = of_n().len();
     assert!(with_it > 30, "{with_it}");
-    velero.show(Some(&gauges(&[""])), &[backup("n-1", "n", json!({}))]);
+    velero.show(Some(&gauges(&[""])), &[backup("n-1", "n", &json!({}))]);
     let left = of_n();
     assert!(left.iter().all(|key| key.contains(r#"backupName="n-1""#)), "{left:?}");
     // Its backup is there still; what becomes of that is told again.
     assert_eq!(left.len(), 3);
     velero.count(Count::BackupDeletionFailure, "n", 1);
-    velero.show(Some(&gauges(&[""])), &[backup("n-1", "n", json!({}))]);
+    velero.show(Some(&gauges(&[""])), &[backup("n-1", "n", &json!({}))]);
     let failed = r#"velero_backup_deletion_failure_total{schedule="n"}"#;
     assert_eq!(value_of(&velero, failed).as_deref(), Some("1"));
     velero.show(Some(&gauges(&[""])), &[]);
@@ -161,7 +161,7 @@ fn the_series_of_a_schedule_go_with_it_and_those_of_no_schedule_stay() {
 fn however_many_backups_and_schedules_there_are_the_series_are_not() {
     let velero = Velero::new();
     for number in 0..3 * BACKUPS_MAX {
-        end(&velero, &backup(&format!("b{number}"), "", ran()), End::Completed);
+        end(&velero, &backup(&format!("b{number}"), "", &ran()), End::Completed);
     }
     let of_csi = || {
         let keys = series(&velero).into_keys();

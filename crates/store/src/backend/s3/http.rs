@@ -4,11 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use bowline_plugin::{Code, Error, Result};
-use object_store::client::{
-    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService,
-};
+use object_store::client::{HttpClient, HttpConnector};
 use object_store::{ClientConfigKey, ClientOptions};
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::redirect::Policy;
@@ -16,7 +13,8 @@ use reqwest::{Certificate, Client};
 use rustls::crypto::{CryptoProvider, ring};
 
 use super::config::{Settings, invalid};
-use super::{Options, endpoint};
+use super::{Options, endpoint, send};
+use crate::backend::Permit;
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 const REGION_LIMIT: Duration = Duration::from_secs(30);
@@ -29,6 +27,7 @@ pub(super) struct Connector {
     skip_tls_verify: bool,
     allow_link_local: bool,
     silence: Duration,
+    permit: Permit,
 }
 
 impl Connector {
@@ -45,6 +44,7 @@ impl Connector {
             skip_tls_verify: settings.skip_tls_verify,
             allow_link_local: options.allow_link_local,
             silence: options.silence,
+            permit: options.permit.clone(),
         })
     }
 
@@ -74,35 +74,11 @@ impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         let allow_http = options.get_config_value(&ClientConfigKey::AllowHttp);
         let client = self.client(allow_http.as_deref() == Some("true"));
+        let permit = self.permit.clone();
         client
-            .map(|client| HttpClient::new(Patient(client)))
+            .map(|client| HttpClient::new(send::Permitted { client, permit }))
             .map_err(|error| object_store::Error::Generic { store: "S3", source: Box::new(error) })
     }
-}
-
-/// A client that knows one more error after which a request can be sent again: the connection was gone before
-/// the request was on it. `object_store` takes that for an unknown one, and gives up at once.
-#[derive(Debug)]
-struct Patient(Client);
-
-#[async_trait]
-impl HttpService for Patient {
-    async fn call(&self, request: HttpRequest) -> std::result::Result<HttpResponse, HttpError> {
-        self.0.call(request).await.map_err(|error| {
-            if error.kind() == HttpErrorKind::Unknown && was_not_sent(&error) {
-                HttpError::new(HttpErrorKind::Request, error)
-            } else {
-                error
-            }
-        })
-    }
-}
-
-/// Whether an error tells that a request has never left. What was broken off on its way is another error.
-fn was_not_sent(error: &(dyn std::error::Error + 'static)) -> bool {
-    std::iter::successors(Some(error), |error| error.source())
-        .filter_map(|error| error.downcast_ref::<hyper::Error>())
-        .any(hyper::Error::is_canceled)
 }
 
 /// Asks AWS which region a bucket is in.

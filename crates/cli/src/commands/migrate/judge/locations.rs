@@ -1,0 +1,76 @@
+//! Who serves the locations after the switch.
+
+use kube::ResourceExt as _;
+
+use super::{Finding, Verdict, counted, finding};
+use crate::commands::migrate::facts::Facts;
+use crate::commands::migrate::providers::{Served, served, short};
+
+/// The provider of backup locations that Velero has nothing like.
+pub(super) const FILESYSTEM: &str = "filesystem";
+/// Providers of snapshot locations that need no plugin, neither here nor with Velero.
+const SNAPSHOTTERS: [&str; 1] = ["csi"];
+
+/// What is said of a location whose provider nobody serves, or maybe somebody.
+pub(super) struct Words {
+    /// Providers of backup locations that need no plugin.
+    stores: &'static [&'static str],
+    not: &'static str,
+    unclear: &'static str,
+    unknown: &'static str,
+}
+
+pub(super) const FORTH: Words = Words {
+    stores: &["aws", FILESYSTEM],
+    not: "no plugin for it is in the Deployment velero, and Bowline needs one, too: name its image \
+          with --plugins",
+    unclear: "no image of a plugin is named after it: make sure that one of them serves it, with \
+              `bowline plugin get` once the server runs",
+    unknown: "it needs a plugin: name its image with --plugins",
+};
+
+pub(super) const BACK: Words = Words {
+    stores: &[],
+    not: "Velero needs a plugin for it, and its Deployment has none: `velero plugin add`",
+    unclear: "no image of a plugin of Velero is named after it: make sure that one of them serves it",
+    unknown: "install Velero with a plugin for it",
+};
+
+/// Whether a location is a folder of our server.
+pub(super) fn is_folder(provider: &str) -> bool {
+    short(provider) == FILESYSTEM
+}
+
+/// Who serves the locations, where the server has plugins of these images.
+pub(super) fn judge(
+    findings: &mut Vec<Finding>,
+    facts: &Facts,
+    images: Option<&[String]>,
+    words: &Words,
+) {
+    let backups = facts.locations.iter().map(|one| (one.name_any(), one.spec.provider.as_str()));
+    // What Velero has nothing like is told with what is in it.
+    let has_folders = words.stores.contains(&FILESYSTEM);
+    let backups = backups.filter(|(_, provider)| has_folders || !is_folder(provider)).collect();
+    let snapshots =
+        facts.snapshot_locations.iter().map(|one| (one.name_any(), one.spec.provider.as_str()));
+    let mut judge = |noun: &str, built_in: &[&str], all: Vec<(String, &str)>| {
+        let mut carried = 0;
+        for (name, provider) in all {
+            let (verdict, why) =
+                match (served(provider, built_in, images.unwrap_or_default()), images) {
+                    (Served::BuiltIn | Served::By(_), _) => {
+                        carried += 1;
+                        continue;
+                    }
+                    (_, None) => (Verdict::Differs, words.unknown),
+                    (Served::Unclear, _) => (Verdict::Differs, words.unclear),
+                    (Served::Not, _) => (Verdict::Stays, words.not),
+                };
+            findings.push(finding(verdict, format!("{noun} {name} ({provider})"), why));
+        }
+        counted(findings, carried, noun, "");
+    };
+    judge("backup location", words.stores, backups);
+    judge("snapshot location", &SNAPSHOTTERS, snapshots.collect());
+}

@@ -1,0 +1,85 @@
+//! Who serves the providers of locations: something that is built in, or a plugin in the Deployment of
+//! Velero, as far as the names of images tell.
+
+/// Who serves a provider.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Served<'a> {
+    /// The server itself.
+    BuiltIn,
+    /// A plugin of this image.
+    By(&'a str),
+    /// Maybe one of the plugins: no image is named after it.
+    Unclear,
+    /// Nobody.
+    Not,
+}
+
+/// Providers whose plugins are Velero's own: their images are named after them.
+const VELEROS: [&str; 3] = ["aws", "azure", "gcp"];
+
+/// Words in names of providers that say nothing of whose they are.
+const COMMON: [&str; 7] = ["velero", "plugin", "bowline", "com", "org", "net", "io"];
+
+/// Who serves a provider, with plugins of these images.
+pub(super) fn served<'a>(provider: &str, built_in: &[&str], images: &'a [String]) -> Served<'a> {
+    let name = short(provider);
+    if built_in.contains(&name) {
+        return Served::BuiltIn;
+    }
+    let words: Vec<&str> = name
+        .split(|letter: char| !letter.is_ascii_alphanumeric())
+        .filter(|word| word.len() > 1 && !COMMON.contains(word))
+        .collect();
+    let is_named_after = |image: &&String| words.iter().any(|word| has_word(image, word));
+    match images.iter().find(is_named_after) {
+        Some(image) => Served::By(image),
+        None if images.is_empty() || VELEROS.contains(&name) => Served::Not,
+        None => Served::Unclear,
+    }
+}
+
+/// `aws` for `velero.io/aws`, which is the same in full.
+pub(super) fn short(provider: &str) -> &str {
+    provider.strip_prefix("velero.io/").unwrap_or(provider)
+}
+
+/// Whether the name of an image has a word in it. The registry is no part of the name, nor is the tag.
+fn has_word(image: &str, word: &str) -> bool {
+    let path = image.split('@').next().unwrap_or_default();
+    let path = match path.split_once('/') {
+        Some((registry, path)) if registry.contains(['.', ':']) || registry == "localhost" => path,
+        _ => path,
+    };
+    let path = match path.rsplit_once(':') {
+        Some((path, tag)) if !tag.contains('/') => path,
+        _ => path,
+    };
+    path.split(|letter: char| !letter.is_ascii_alphanumeric()).any(|part| part == word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_provider_is_served_by_what_is_built_in_or_by_an_image_that_is_named_after_it() {
+        let images = ["gcr.io/x/velero-plugin-for-aws:azure", "example/fixture-plugins@sha256:00"]
+            .map(str::to_owned);
+        let built_in = ["aws", "filesystem"];
+        for (provider, expected) in [
+            ("aws", Served::BuiltIn),
+            ("velero.io/aws", Served::BuiltIn),
+            ("filesystem", Served::BuiltIn),
+            ("azure", Served::Not),
+            ("velero.io/gcp", Served::Not),
+            ("fixture.bowline.io/vs-v1", Served::By(&images[1])),
+            ("acme.com/store", Served::Unclear),
+        ] {
+            assert_eq!(served(provider, &built_in, &images), expected, "{provider}");
+        }
+        assert_eq!(served("aws", &[], &images), Served::By(&images[0]));
+        assert_eq!(served("acme.com/store", &built_in, &[]), Served::Not);
+        let mirrored = ["registry.example:5000/azure".to_owned()];
+        assert_eq!(served("velero.io/azure", &[], &mirrored), Served::By(&mirrored[0]));
+    }
+}

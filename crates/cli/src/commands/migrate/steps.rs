@@ -1,0 +1,104 @@
+//! How to switch, step by step, with the commands to type.
+
+use super::facts::{Facts, Server};
+use super::judge::taken_flags;
+
+/// How to switch to Bowline.
+pub(super) fn forth(facts: &Facts, namespace: &str) -> Vec<String> {
+    let install = install(facts.velero.as_ref(), namespace);
+    vec![
+        "wait for open backups and restores, and pause schedules if you want no gap unnoticed"
+            .to_owned(),
+        format!("`kubectl scale deployment velero -n {namespace} --replicas=0`"),
+        format!(
+            "{install}; the image is the one that you have pushed to a registry; the Secret \
+             `cloud-credentials` that is there is used, or say --secret-file in place of --no-secret"
+        ),
+        format!(
+            "`bowline backup get -n {namespace}`, then a backup and a restore of something small"
+        ),
+        "delete the Deployment velero when you are sure; until then `bowline migrate check --back` \
+         says whether you can go back"
+            .to_owned(),
+    ]
+}
+
+/// How to switch back to Velero.
+pub(super) fn back(namespace: &str) -> Vec<String> {
+    vec![
+        format!("`bowline uninstall -n {namespace}`, which keeps backups, schedules and locations"),
+        format!(
+            "`kubectl scale deployment velero -n {namespace} --replicas=1`, or install Velero again"
+        ),
+    ]
+}
+
+/// The command that installs our server in the place of Velero's.
+fn install(velero: Option<&Server>, namespace: &str) -> String {
+    let image = concat!("--image=REGISTRY/bowline:v", env!("CARGO_PKG_VERSION"));
+    let mut words = vec![
+        format!("bowline install -n {namespace} {image} --profile=full --no-secret"),
+        "--no-default-backup-location".to_owned(),
+    ];
+    let Some(server) = velero else {
+        return format!("`{}` with --plugins and, after `--`, flags as before", words.join(" "));
+    };
+    if !server.plugins.is_empty() {
+        words.push(quoted(&format!("--plugins={}", server.plugins.join(","))));
+    }
+    let flags = taken_flags(server);
+    if !flags.is_empty() {
+        words.push("--".to_owned());
+        words.extend(flags.into_iter().map(quoted));
+    }
+    format!("`{}`", words.join(" "))
+}
+
+/// A word as a shell reads it.
+fn quoted(word: &str) -> String {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./:=,@%+".contains(letter);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_to_install_with_has_plugins_and_the_flags_that_carry_over() {
+        let texts = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect();
+        let velero = Server {
+            replicas: 1,
+            flags: texts(&[
+                "--features=EnableCSI",
+                "--concurrent-backups",
+                "4",
+                "--restore-resource-priorities=a,b,-,c d",
+                "--teleport",
+            ]),
+            plugins: texts(&["x/a:v1", "x/b:v1"]),
+        };
+        let facts = Facts { velero: Some(velero), ..Facts::default() };
+        let steps = forth(&facts, "backups");
+        let step = &steps[2];
+        assert!(
+            step.starts_with("`bowline install -n backups --image=REGISTRY/bowline:v"),
+            "{step}"
+        );
+        let end = "--plugins=x/a:v1,x/b:v1 -- --concurrent-backups 4 \
+                   '--restore-resource-priorities=a,b,-,c d'`;";
+        assert!(step.contains(end), "{step}");
+        assert!(forth(&Facts::default(), "velero")[2].contains("with --plugins and"));
+    }
+
+    #[test]
+    fn words_are_quoted_where_a_shell_would_split_or_change_them() {
+        for (word, expected) in [("--a=b,c", "--a=b,c"), ("a b", "'a b'"), ("", "''")] {
+            assert_eq!(quoted(word), expected);
+        }
+        assert_eq!(quoted("it's $x"), r"'it'\''s $x'");
+    }
+}

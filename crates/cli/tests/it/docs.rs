@@ -1,0 +1,109 @@
+//! What the pages tell people to type is typed here, page by page.
+
+mod command;
+mod page;
+mod shape;
+mod world;
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use crate::bowline::World;
+use page::{Block, Page};
+
+/// What no test can run: the page, the first command of the block, and why, as the page says it.
+const NOT_RUN: &[(&str, &str, &str)] = &[
+    ("README.md", "cargo run -- demo", "the demo has tests of its own"),
+    ("README.md", "cargo test --workspace", "it would run itself"),
+    ("docs/cli.md", "source <(bowline completion zsh)", "these shells may not be installed"),
+    ("docs/demo.md", "cargo run -- demo", "the demo has tests of its own"),
+    (
+        "docs/install.md",
+        "docker build -t registry.example.com/bowline:v0.1.0 .",
+        "needs a container engine and a registry",
+    ),
+    (
+        "docs/operate.md",
+        "kubectl -n velero logs deployment/bowline --all-pods --prefix",
+        "pods of the test run in name only",
+    ),
+    (
+        "docs/plugins.md",
+        "rustup target add x86_64-unknown-linux-musl",
+        "needs another target, a container engine and a registry",
+    ),
+];
+
+/// Languages of blocks that nobody types.
+const READ_ONLY: [&str; 7] = ["", "dockerfile", "promql", "rust", "text", "toml", "yaml"];
+
+#[test]
+fn every_command_that_a_page_names_exists_with_its_flags() {
+    let mut wrong = Vec::new();
+    let mut tried = BTreeSet::new();
+    for page in page::all() {
+        let typed = page.blocks.iter().flat_map(Block::steps).map(|step| (step.line, step.command));
+        let told = page.spans.iter().map(|span| (span.line, span.text.clone()));
+        for (line, text) in typed.chain(told) {
+            for words in command::of_bowline(&text) {
+                let arguments = command::asking_for_help(&words);
+                if !tried.insert(arguments.clone()) {
+                    continue;
+                }
+                let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+                let ended = World::new().run(&arguments);
+                if ended.code != Some(0) {
+                    wrong.push(format!("{}:{line}: {text}: {}", page.name, ended.stderr.trim()));
+                }
+            }
+        }
+    }
+    assert!(tried.len() > 100, "only {} commands were found", tried.len());
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_block_is_run_or_is_one_that_no_test_can_run() {
+    let mut not_run = Vec::new();
+    for page in page::all() {
+        for block in &page.blocks {
+            let place = format!("{}:{}", page.name, block.line);
+            let language = block.language.as_str();
+            if language != page::TYPED {
+                let hint = "what is typed is `console`, with `$ ` before each command";
+                assert!(READ_ONLY.contains(&language), "{place}: `{language}`: {hint}");
+                continue;
+            }
+            let steps = block.steps();
+            let first = steps.first().unwrap_or_else(|| panic!("{place}: no `$ ` in it"));
+            assert_eq!(first.line, block.line + 1, "{place}: does not begin with `$ `");
+            if let Some(reason) = &block.not_run {
+                println!("not run: {place}: {}: {reason}", first.command);
+                not_run.push((page.name.clone(), first.command.clone(), reason.clone()));
+            }
+        }
+    }
+    let own = |&(page, first, reason): &(&str, &str, &str)| {
+        (page.to_owned(), first.to_owned(), reason.to_owned())
+    };
+    not_run.sort();
+    let mut known: Vec<_> = NOT_RUN.iter().map(own).collect();
+    known.sort();
+    assert_eq!(not_run, known);
+}
+
+#[test]
+fn who_follows_a_page_sees_what_it_shows() {
+    let only = std::env::var("BOWLINE_DOCS_PAGE").ok();
+    let wanted = |page: &Page| only.as_ref().is_none_or(|only| page.name.ends_with(only.as_str()));
+    let pages: Vec<Page> = page::all().into_iter().filter(wanted).collect();
+    assert!(!pages.is_empty(), "there is no page {only:?}");
+    let world = world::World::start();
+    let mut wrong = Vec::new();
+    for page in &pages {
+        let begun = Instant::now();
+        wrong.extend(world.follow(page).err());
+        println!("{}: {} s", page.name, begun.elapsed().as_secs());
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}

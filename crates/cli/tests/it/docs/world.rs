@@ -1,0 +1,329 @@
+//! A cluster and an S3 server in which pages are followed, each by somebody with a home of his own.
+//!
+//! What a page takes for granted is made by a script of its name in `world/`: `begin` before the first
+//! block, `before_2` before the second block of commands, `end` after the last one.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use bowline_api::crds;
+use bowline_testbed::apply::apply;
+use bowline_testbed::kwok::Kwok;
+use bowline_testbed::program::{self, Program};
+use bowline_testbed::s3::S3;
+use bowline_testbed::{Bed, ControlPlane, Options, fixture, leftover};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tokio::runtime::Runtime;
+
+use super::page::{self, Block, Page, Step, TYPED};
+use super::shape;
+
+/// Set on all that is started for a page, so that it can be found and ended.
+const MARK: &str = "BOWLINE_DOCS_MARK";
+/// How long a command may take. One of them builds a plugin.
+const LIMIT: Duration = Duration::from_mins(30);
+/// For how long somebody looks again until it is as the page shows.
+const PATIENCE: Duration = Duration::from_mins(2);
+/// Where it is noted in which folder somebody is.
+const FOLDER: &str = ".folder";
+/// How long what runs in the background has to end.
+const GRACE: Duration = Duration::from_mins(1);
+
+pub(super) struct World {
+    kubeconfig: PathBuf,
+    s3_url: String,
+    s3_credentials: PathBuf,
+    buckets: PathBuf,
+    /// The programs that pages call by their names.
+    bin: tempfile::TempDir,
+    plugins: [PathBuf; 4],
+    // Ended in this order.
+    _s3: S3,
+    _kwok: Kwok,
+    _plane: ControlPlane,
+    _runtime: Runtime,
+}
+
+/// Somebody who follows a page.
+struct Reader<'a> {
+    world: &'a World,
+    page: &'a Page,
+    home: tempfile::TempDir,
+}
+
+struct Ended {
+    code: Option<i32>,
+    said: String,
+}
+
+impl World {
+    pub(super) fn start() -> Self {
+        let runtime = Runtime::new().unwrap();
+        let bed = Bed::new().unwrap();
+        let start = async {
+            let plane = ControlPlane::start(&bed, Options::default()).await.unwrap();
+            let client = plane.client().await.unwrap();
+            for definition in crds::all() {
+                apply(&client, serde_json::to_value(definition).unwrap()).await.unwrap();
+            }
+            let kwok = Kwok::start(&plane).await.unwrap();
+            let s3 = S3::start(&bed).await.unwrap();
+            let wanted = [
+                Program::Kubectl,
+                Program::VeleroPluginForAws,
+                Program::SnapshotterV2,
+                Program::FixturePlugins,
+            ];
+            let programs = program::locate(wanted).await.unwrap();
+            let local_volume = fixture::local_volume().await.unwrap();
+            (plane, kwok, s3, programs, local_volume)
+        };
+        let (plane, kwok, s3, [kubectl, aws, snapshotter, fixtures], local_volume) =
+            runtime.block_on(start);
+        let bin = tempfile::tempdir().unwrap();
+        let link = |to: &Path, name: &str| {
+            std::os::unix::fs::symlink(to, bin.path().join(name)).unwrap();
+        };
+        link(Path::new(env!("CARGO_BIN_EXE_bowline")), "bowline");
+        link(&kubectl, "kubectl");
+        let world = Self {
+            kubeconfig: plane.kubeconfig().to_owned(),
+            s3_url: s3.url(),
+            s3_credentials: s3.credentials_file().to_owned(),
+            buckets: s3.create_bucket("backups").unwrap().parent().unwrap().to_owned(),
+            bin,
+            plugins: [aws, snapshotter, fixtures, local_volume],
+            _s3: s3,
+            _kwok: kwok,
+            _plane: plane,
+            _runtime: runtime,
+        };
+        let nobody = Page::read("none", "");
+        Reader::new(&world, &nobody).hook("once").unwrap();
+        world
+    }
+
+    /// Does what a page says. Tells what was not as it says.
+    pub(super) fn follow(&self, page: &Page) -> Result<(), String> {
+        let typed = |block: &&Block| block.language == TYPED;
+        if page.blocks.iter().filter(typed).all(|block| block.not_run.is_some()) {
+            return Ok(());
+        }
+        let reader = Reader::new(self, page);
+        reader.hook("reset")?;
+        reader.hook("begin")?;
+        for block in &page.blocks {
+            reader.try_objects(block)?;
+        }
+        for (number, block) in (1..).zip(page.blocks.iter().filter(typed)) {
+            reader.hook(&format!("before_{number}"))?;
+            reader.follow(block)?;
+        }
+        reader.hook("end")
+    }
+}
+
+impl<'a> Reader<'a> {
+    fn new(world: &'a World, page: &'a Page) -> Self {
+        Self { world, page, home: tempfile::tempdir().unwrap() }
+    }
+
+    /// Types the commands of a block.
+    fn follow(&self, block: &Block) -> Result<(), String> {
+        if block.not_run.is_some() {
+            return Ok(());
+        }
+        let steps = block.steps();
+        for (number, step) in (1..).zip(&steps) {
+            let code = if number == steps.len() { block.code } else { 0 };
+            self.take(step, code)?;
+        }
+        Ok(())
+    }
+
+    /// Types a command, and looks at how it ends and what it says.
+    fn take(&self, step: &Step, code: i32) -> Result<(), String> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let ended = self.shell(&line(&step.command));
+            let problem = if ended.code != Some(code) {
+                Some(format!("ended with {:?} and not {code}", ended.code))
+            } else if step.shown.is_empty() {
+                None
+            } else {
+                shape::compare(&step.shown, &ended.said).err()
+            };
+            match problem {
+                None => return Ok(()),
+                Some(_) if only_looks(&step.command) && Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(500));
+                }
+                Some(problem) => {
+                    let (page, line, command) = (&self.page.name, step.line, &step.command);
+                    let (said, log) = (ended.said, self.log());
+                    return Err(format!("{page}:{line}: {command}\n{problem}\n{said}{log}"));
+                }
+            }
+        }
+    }
+
+    /// Shows objects that a page has in YAML to the API server.
+    fn try_objects(&self, block: &Block) -> Result<(), String> {
+        let starts = |word: &str| block.lines.iter().any(|line| line.starts_with(word));
+        if block.language != "yaml" || !starts("apiVersion:") || !starts("kind:") {
+            return Ok(());
+        }
+        let file = self.home.path().join(".object.yaml");
+        std::fs::write(&file, block.lines.join("\n")).unwrap();
+        let ended = self.shell(&format!("kubectl apply --dry-run=server -f {}", file.display()));
+        let place = format!("{}:{}", self.page.name, block.line);
+        (ended.code == Some(0)).then_some(()).ok_or_else(|| format!("{place}: {}", ended.said))
+    }
+
+    /// Runs a function of the scripts, if there is one of that name.
+    fn hook(&self, function: &str) -> Result<(), String> {
+        let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/docs/world");
+        let page = Path::new(&self.page.name).file_stem().unwrap_or_default();
+        let page = scripts.join(page).with_extension("sh");
+        let ended = self.shell(&format!(
+            "set -euo pipefail\ncd\nsource {}/common.sh\nif test -f {page}; then source {page}; fi\n\
+             if declare -F {function} >/dev/null; then {function}; fi",
+            scripts.display(),
+            page = page.display(),
+        ));
+        let name = &self.page.name;
+        let problem =
+            || format!("{name}: {function}: {:?}\n{}{}", ended.code, ended.said, self.log());
+        (ended.code == Some(0)).then_some(()).ok_or_else(problem)
+    }
+
+    /// What the server has said, at its end.
+    fn log(&self) -> String {
+        let log = std::fs::read_to_string(self.home.path().join("server.log")).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        let last = lines[lines.len().saturating_sub(15)..].join("\n");
+        if last.is_empty() { last } else { format!("\nthe server:\n{last}") }
+    }
+
+    /// The folder that somebody is in.
+    fn folder(&self) -> PathBuf {
+        let noted = std::fs::read_to_string(self.home.path().join(FOLDER)).unwrap_or_default();
+        if noted.is_empty() { self.home.path().to_owned() } else { noted.trim_end().into() }
+    }
+
+    /// Has a shell run something. What it leaves in the background goes on.
+    fn shell(&self, text: &str) -> Ended {
+        let (world, home) = (self.world, self.home.path());
+        let output = home.join(".said");
+        let said = File::create(&output).unwrap();
+        let [aws, snapshotter, fixtures, local_volume] = &world.plugins;
+        let path = std::env::var("PATH").unwrap_or_default();
+        let path = format!("{}:{}/.local/bin:{path}", world.bin.path().display(), home.display());
+        let mut command = Command::new("bash");
+        command
+            .args(["-c", text])
+            .current_dir(self.folder())
+            .env("PATH", path)
+            .env("HOME", home)
+            .env("TMPDIR", home)
+            .env("KUBECONFIG", &world.kubeconfig)
+            .env(MARK, home)
+            .env("ROOT", page::root())
+            .env("S3_URL", &world.s3_url)
+            .env("S3_CREDENTIALS", &world.s3_credentials)
+            .env("BUCKETS", &world.buckets)
+            .env("AWS_PLUGIN", aws)
+            .env("SNAPSHOTTER", snapshotter)
+            .env("FIXTURES", fixtures)
+            .env("LOCAL_VOLUME", local_volume)
+            .stdin(Stdio::null())
+            .stdout(said.try_clone().unwrap())
+            .stderr(said);
+        keep_toolchain(&mut command);
+        for unwanted in ["VELERO_NAMESPACE", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "BASH_ENV"] {
+            command.env_remove(unwanted);
+        }
+        let mut shell = command.spawn().unwrap();
+        let deadline = Instant::now() + LIMIT;
+        let code = loop {
+            match shell.try_wait().unwrap() {
+                Some(status) => break status.code(),
+                None if Instant::now() >= deadline => {
+                    shell.kill().unwrap();
+                    break shell.wait().unwrap().code();
+                }
+                None => std::thread::sleep(Duration::from_millis(20)),
+            }
+        };
+        let said = std::fs::read(&output).unwrap();
+        Ended { code, said: String::from_utf8_lossy(&said).into_owned() }
+    }
+
+    fn running(&self) -> Vec<Pid> {
+        let found = leftover::processes(MARK, self.home.path().to_str().unwrap());
+        let number = |text: &String| text.split(' ').nth(1)?.parse().ok().map(Pid::from_raw);
+        found.iter().filter_map(number).collect()
+    }
+}
+
+impl Drop for Reader<'_> {
+    /// Ends what a page has left running.
+    fn drop(&mut self) {
+        let deadline = Instant::now() + GRACE;
+        let mut signal = Signal::SIGTERM;
+        let mut told = Vec::new();
+        loop {
+            let running = self.running();
+            if running.is_empty() {
+                return;
+            }
+            for process in running {
+                if !told.contains(&(process, signal)) {
+                    // It may be gone by now.
+                    let _ = kill(process, signal);
+                    told.push((process, signal));
+                }
+            }
+            if Instant::now() >= deadline {
+                if signal == Signal::SIGKILL {
+                    return;
+                }
+                signal = Signal::SIGKILL;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+/// What is typed, as one shell runs it. The port for metrics is one of the machine, which may be in use:
+/// a server that is started on it does without.
+fn line(command: &str) -> String {
+    let function = "bowline() { command bowline \"$@\" --metrics-address 0; }\n";
+    let function = if command.starts_with("bowline server") { function } else { "" };
+    format!("set -o pipefail\n{function}{command}\ncode=$?\npwd > ~/{FOLDER}\nexit $code")
+}
+
+/// Whether a command changes nothing, so that it can be repeated until it shows what is expected.
+fn only_looks(command: &str) -> bool {
+    let mut words = command.split_whitespace();
+    let program = words.next();
+    let looks = |word: &str| ["get", "describe", "logs"].contains(&word);
+    ["bowline", "kubectl"].map(Some).contains(&program) && words.any(looks)
+}
+
+/// With another home the toolchain would not be found. What is built is kept beside what tests build.
+fn keep_toolchain(command: &mut Command) {
+    let home = PathBuf::from(std::env::var_os("HOME").unwrap_or_default());
+    for (variable, folder) in [("CARGO_HOME", ".cargo"), ("RUSTUP_HOME", ".rustup")] {
+        let place = std::env::var_os(variable).map_or_else(|| home.join(folder), PathBuf::from);
+        command.env(variable, place);
+    }
+    for unwanted in ["CARGO", "CARGO_MANIFEST_DIR", "CARGO_TARGET_DIR", "RUSTFLAGS"] {
+        command.env_remove(unwanted);
+    }
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+    command.env("TARGET", target).env("CARGO_NET_OFFLINE", "true").env("CARGO_INCREMENTAL", "0");
+}

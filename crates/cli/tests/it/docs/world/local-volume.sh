@@ -1,0 +1,3 @@
+begin() {
+  ln -s "$LOCAL_VOLUME" bowline-plugin-local-volume
+}

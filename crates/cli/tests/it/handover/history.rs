@@ -1,0 +1,219 @@
+//! What became of Schedules and Backups, as the API server tells it: every change, in the order of its versions.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+
+use bowline_api::{Backup, BackupPhase, Schedule};
+use futures::{StreamExt as _, TryStreamExt as _};
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
+use kube::api::{ListParams, WatchEvent, WatchParams};
+use kube::core::NamespaceResourceScope;
+use kube::{Api, Resource, ResourceExt as _};
+use serde::de::DeserializeOwned;
+
+use crate::cluster::{Place, cluster};
+
+/// A second since the epoch.
+type Second = i64;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Change {
+    /// A Schedule says up to when it has done its work.
+    Noted { schedule: String, until: Second },
+    /// A Backup is there.
+    Made { backup: String },
+    /// It says where it is.
+    Phase { backup: String, phase: BackupPhase },
+    /// It is gone.
+    Gone { backup: String },
+    /// The rest is not known.
+    Broken { reason: String },
+}
+
+/// All changes, by the version that each made. One API server counts them for all kinds.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct History(Arc<Mutex<BTreeSet<(u64, usize)>>>, Arc<Mutex<Vec<Change>>>);
+
+/// What became of a Schedule's times.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    /// Backups that were made.
+    pub(crate) backups: usize,
+    /// Times that had passed when a later one was kept, and that one stands for them.
+    pub(crate) made_up_for: usize,
+    /// Backups that were made by a server that did not come to note it.
+    pub(crate) not_noted: usize,
+}
+
+impl History {
+    /// Begins to watch a namespace in which there is nothing yet.
+    pub(crate) fn of(place: &Place) -> Self {
+        let history = Self::default();
+        history.watch(place.api::<Schedule>(), |schedule: &Schedule, _| {
+            let noted = schedule.status.as_ref().and_then(|status| status.last_backup.as_ref());
+            let since = noted.or(schedule.metadata.creation_timestamp.as_ref())?;
+            Some(Change::Noted { schedule: schedule.name_any(), until: since.0.as_second() })
+        });
+        history.watch(place.api::<Backup>(), |backup: &Backup, is_new| {
+            let backup_name = backup.name_any();
+            let phase = backup.status.as_ref().and_then(|status| status.phase.clone());
+            match phase {
+                _ if is_new => Some(Change::Made { backup: backup_name }),
+                Some(phase) => Some(Change::Phase { backup: backup_name, phase }),
+                None => None,
+            }
+        });
+        history
+    }
+
+    fn watch<K>(&self, api: Api<K>, change: impl Fn(&K, bool) -> Option<Change> + Send + 'static)
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+        K: Clone + std::fmt::Debug + DeserializeOwned + Send + 'static,
+    {
+        let history = self.clone();
+        let runtime = &cluster().runtime;
+        let listed = runtime.block_on(api.list(&ListParams::default())).unwrap();
+        assert!(listed.items.is_empty(), "it begins too late: {:?}", listed.items);
+        let mut version = listed.metadata.resource_version.unwrap();
+        // It ends with this process.
+        runtime.spawn(async move {
+            loop {
+                let watch = api.watch(&WatchParams::default(), &version).await;
+                let mut events = match watch {
+                    Ok(events) => events.boxed(),
+                    Err(error) => return history.breaks(error.to_string()),
+                };
+                // The API server ends each after some minutes.
+                loop {
+                    let (object, is_new) = match events.try_next().await {
+                        Ok(Some(WatchEvent::Added(object))) => (object, true),
+                        Ok(Some(WatchEvent::Modified(object))) => (object, false),
+                        Ok(Some(WatchEvent::Deleted(object))) => {
+                            history.add(&object, Change::Gone { backup: object.name_any() });
+                            (object, false)
+                        }
+                        Ok(Some(WatchEvent::Bookmark(_))) => continue,
+                        Ok(Some(WatchEvent::Error(error))) => {
+                            return history.breaks(error.to_string());
+                        }
+                        Ok(None) => break,
+                        Err(error) => return history.breaks(error.to_string()),
+                    };
+                    version = object.resource_version().unwrap();
+                    if let Some(change) = change(&object, is_new) {
+                        history.add(&object, change);
+                    }
+                }
+            }
+        });
+    }
+
+    fn add(&self, object: &impl Resource, change: Change) {
+        let version = object.resource_version().unwrap().parse().unwrap();
+        self.insert(version, change);
+    }
+
+    fn breaks(&self, reason: String) {
+        self.insert(u64::MAX, Change::Broken { reason });
+    }
+
+    fn insert(&self, version: u64, change: Change) {
+        let mut changes = self.1.lock().unwrap();
+        self.0.lock().unwrap().insert((version, changes.len()));
+        changes.push(change);
+    }
+
+    fn changes(&self) -> Vec<Change> {
+        let changes = self.1.lock().unwrap();
+        let order = self.0.lock().unwrap();
+        order.iter().map(|(_, number)| changes[*number].clone()).collect()
+    }
+
+    /// How often a Schedule has noted that it did its work.
+    pub(crate) fn notes(&self, name: &str) -> usize {
+        let changes = self.changes();
+        let notes: BTreeSet<Second> = changes
+            .iter()
+            .filter_map(|change| match change {
+                Change::Noted { schedule, until } if schedule == name => Some(*until),
+                _ => None,
+            })
+            .collect();
+        notes.len().saturating_sub(1)
+    }
+
+    /// Each Backup was made once, has ended once, and was never touched again.
+    pub(crate) fn each_backup_ends_once(&self) {
+        let mut phases = BTreeMap::<String, Option<BackupPhase>>::new();
+        for change in self.changes() {
+            match change {
+                Change::Made { backup } => {
+                    assert_eq!(phases.insert(backup.clone(), None), None, "{backup} came twice");
+                }
+                Change::Phase { backup, phase } => {
+                    let known = phases.get_mut(&backup);
+                    let Some(known) = known else { panic!("{backup} came from nowhere") };
+                    if let Some(before) = known.as_ref().filter(|phase| phase.is_terminal()) {
+                        assert_eq!(*before, phase, "{backup} had ended");
+                    }
+                    *known = Some(phase);
+                }
+                Change::Gone { backup } => panic!("{backup} is gone"),
+                Change::Broken { reason } => panic!("what happened is not known: {reason}"),
+                Change::Noted { .. } => {}
+            }
+        }
+        let open: Vec<_> =
+            phases.iter().filter(|(_, phase)| **phase != Some(BackupPhase::Completed)).collect();
+        assert!(open.is_empty(), "{open:?}");
+    }
+
+    /// No time of a Schedule that is due each so many seconds is missed or kept twice.
+    ///
+    /// Its times follow from what it has noted, one pause after the other. When it is noted that all until some
+    /// moment are done, the Backup of the last time before that moment is there: it stands for those before it
+    /// that have none, because no server could make them or an earlier Backup had not got far enough.
+    pub(crate) fn keeps_its_times(&self, name: &str, pause: Second) -> Kept {
+        let mut kept = Kept::default();
+        let mut noted = None;
+        let mut made = BTreeSet::new();
+        for change in self.changes() {
+            match change {
+                Change::Made { backup } => {
+                    let Some(time) = time_of(&backup, name) else { continue };
+                    let since: Second = noted.expect("the Schedule was there before");
+                    let is_due = time > since && (time - since) % pause == 0;
+                    assert!(is_due, "{backup} is for no time of {name}, which had noted {since}");
+                    assert!(made.insert(time), "{backup} came twice");
+                    kept.backups += 1;
+                }
+                Change::Noted { schedule, until } if schedule == name && noted != Some(until) => {
+                    if let Some(since) = noted.replace(until) {
+                        let pauses = (until - since) / pause;
+                        let last = since + pauses * pause;
+                        assert!(
+                            pauses > 0 && made.contains(&last),
+                            "{name} noted {until} after {since}, and has no backup for {last}: {made:?}"
+                        );
+                        let own = made.iter().filter(|time| **time <= last).count();
+                        kept.made_up_for += usize::try_from(pauses).unwrap() - own;
+                        kept.not_noted += made.len() - 1;
+                        made.clear();
+                    }
+                }
+                _ => {}
+            }
+        }
+        kept.not_noted += made.len();
+        kept
+    }
+}
+
+/// The time that a Backup of a Schedule is for, which is in its name.
+fn time_of(backup: &str, schedule: &str) -> Option<Second> {
+    let time = backup.strip_prefix(schedule)?.strip_prefix('-')?;
+    let time = DateTime::strptime("%Y%m%d%H%M%S", time).unwrap();
+    Some(time.to_zoned(TimeZone::UTC).unwrap().timestamp().as_second())
+}

@@ -1,0 +1,405 @@
+//! A cluster is switched from real Velero to Bowline with the same plugins and flags, and back.
+
+mod application;
+pub(crate) mod stage;
+
+use std::collections::BTreeSet;
+
+use bowline_api::{Backup, Schedule};
+use bowline_testbed::program::Program;
+use bowline_testbed::{Velero, s3, velero};
+use kube::ResourceExt as _;
+use kube::api::ListParams;
+use serde_json::{Value, json};
+
+use application::Application;
+use stage::{Server, Stage};
+
+/// The flags that Velero's server has in its Deployment. Two of them mean nothing to ours.
+const FLAGS: [&str; 11] = [
+    "--uploader-type=kopia",
+    "--client-qps=50",
+    "--default-backup-ttl=48h",
+    "--default-volume-snapshot-locations=aws:disks",
+    "--backup-sync-period=2s",
+    "--store-validation-frequency=2s",
+    "--garbage-collection-frequency=30m",
+    "--item-block-worker-count=2",
+    "--log-level=debug",
+    "--log-format=json",
+    "--metrics-address=127.0.0.1:0",
+];
+/// Those of them that carry over.
+const CARRIED: usize = FLAGS.len() - 2;
+/// The image of the plugin that both servers have.
+const PLUGIN: &str = "velero/velero-plugin-for-aws:v1.14.3";
+/// A schedule whose time comes while we look, and one whose time does not.
+const OFTEN: &str = "often";
+const HOURLY: &str = "hourly";
+/// The namespace of which [`OFTEN`] makes backups.
+const OFFICE: &str = "office";
+/// Namespaces with a claim that a plugin takes its time for: ten minutes, and one after the backup, half
+/// of one within it.
+const SLOW: &str = "app-slow";
+const BEGUN: &str = "app-begun";
+const MIDDLE: &str = "app-middle";
+
+#[test]
+fn a_cluster_goes_from_velero_to_bowline_and_back_with_all_that_either_made() {
+    let stage = Stage::set(&[Program::VeleroPluginForAws, Program::FixturePlugins]);
+    let application = Application::create(&stage);
+    other_namespaces(&stage);
+    let before = application::objects(&stage);
+
+    let running = stage.start_velero(&FLAGS);
+    deploy_velero(&stage, 1);
+    velero_is_used(&stage, &running, &application);
+    let by_velero = scheduled(&stage, &BTreeSet::new());
+    refused_beside_velero(&stage);
+    let (install, flags) = checked(&stage);
+    begun_by_velero(&stage, &running);
+
+    stage.kubectl(&["scale", "deployment", "velero", "-n", velero::NAMESPACE, "--replicas=0"]);
+    drop(running);
+    stage.ok(&install.iter().map(String::as_str).collect::<Vec<_>>());
+    let server = stage.start_bowline(&flags);
+    expired(&stage, &application);
+    shown(&stage, &application);
+    application.lose(&stage);
+    stage.ok(&["restore", "create", "back", "--from-backup=by-velero", "--wait"]);
+    assert_eq!(application::objects(&stage), before);
+    application.has_its_data(&stage);
+    bowline_is_used(&stage);
+    for name in ["begun", "middle"] {
+        until_in(&stage, name, "Completed");
+    }
+    not_while_a_run_is_open(&stage);
+    let by_bowline = scheduled(&stage, &by_velero);
+    go_back(&stage, server);
+
+    let running = stage.start_velero(&FLAGS);
+    deploy_velero(&stage, 1);
+    velero_shows(&stage, &running);
+    application.lose(&stage);
+    let from = ["restore", "create", "forth", "--from-backup=by-bowline", "--wait"];
+    stage.velero(&running, &from);
+    let told = stage.velero(&running, &["restore", "get", "forth"]);
+    assert!(told.contains("Completed"), "{told}");
+    assert_eq!(application::objects(&stage), before);
+    application.has_its_data(&stage);
+    scheduled(&stage, &by_bowline);
+    stage.velero(&running, &["backup", "delete", "by-bowline", "--confirm"]);
+    application.lets_go_of(&stage, "by-bowline");
+}
+
+fn other_namespaces(stage: &Stage) {
+    for name in [OFFICE, SLOW, BEGUN, MIDDLE] {
+        stage.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}));
+    }
+    stage.apply(json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": "desk", "namespace": OFFICE}, "data": {"drawer": "full"},
+    }));
+    for (namespace, verb) in
+        [(SLOW, "operation=600000"), (BEGUN, "operation=60000"), (MIDDLE, "sleep=30000")]
+    {
+        stage.apply(json!({
+            "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+            "metadata": {
+                "name": "data", "namespace": namespace,
+                "annotations": {"fixture.bowline.io/do": verb},
+            },
+            "spec": {
+                "accessModes": ["ReadWriteOnce"], "storageClassName": "none",
+                "resources": {"requests": {"storage": "1Mi"}},
+            },
+        }));
+    }
+}
+
+/// The Deployment that Velero's server would run in. No node is there for its pods, and the server runs
+/// beside the cluster.
+fn deploy_velero(stage: &Stage, replicas: i32) {
+    let labels = json!({"deploy": "velero"});
+    let arguments: Vec<&str> = std::iter::once("server").chain(FLAGS).collect();
+    stage.apply(json!({
+        "apiVersion": "apps/v1", "kind": "Deployment",
+        "metadata": {"name": "velero", "namespace": velero::NAMESPACE},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {
+                    "initContainers": [{"name": "aws", "image": PLUGIN}],
+                    "containers": [{
+                        "name": "velero", "image": "velero/velero:v1.18.3",
+                        "command": ["/velero"], "args": arguments,
+                    }],
+                },
+            },
+        },
+    }));
+}
+
+/// Locations, schedules, backups and a restore, all made with Velero's own commands.
+fn velero_is_used(stage: &Stage, running: &Velero, application: &Application) {
+    stage.s3.create_bucket("offsite").unwrap();
+    let config =
+        format!("--config=region={},s3ForcePathStyle=true,s3Url={}", s3::REGION, stage.s3.url());
+    let velero = |arguments: &[&str]| stage.velero(running, arguments);
+    velero(&[
+        "backup-location",
+        "create",
+        "offsite",
+        "--provider=aws",
+        "--bucket=offsite",
+        "--prefix=main",
+        &config,
+    ]);
+    application.locate(stage);
+    velero(&[
+        "snapshot-location",
+        "create",
+        "disks",
+        "--provider=aws",
+        &format!("--config=region={}", s3::REGION),
+        "--credential=ec2=cloud",
+    ]);
+    velero(&[
+        "schedule",
+        "create",
+        HOURLY,
+        "--schedule=@every 1h",
+        "--include-namespaces=office",
+        "--use-owner-references-in-backup",
+        "--ttl=24h",
+    ]);
+    let office = format!("--include-namespaces={OFFICE}");
+    velero(&["schedule", "create", OFTEN, "--schedule=* * * * *", &office]);
+    stage.until("the other location is available", || {
+        velero(&["backup-location", "get", "offsite"]).contains("Available").then_some(())
+    });
+    let shop = format!("--include-namespaces={}", application::NAMESPACE);
+    for (name, flags) in [
+        ("by-velero", &[shop.as_str()][..]),
+        ("brief", &[&shop, "--ttl=1s"]),
+        ("away", &[&shop, "--storage-location=offsite", "--snapshot-volumes=false"]),
+        ("of-hourly", &["--from-schedule=hourly"]),
+    ] {
+        velero(&[&["backup", "create", name, "--wait"], flags].concat());
+        let told = velero(&["backup", "get", name]);
+        assert!(told.contains("Completed"), "{told}");
+    }
+    velero(&[
+        "restore",
+        "create",
+        "copy",
+        "--from-backup=by-velero",
+        "--namespace-mappings=shop:copy",
+        "--restore-volumes=false",
+        "--wait",
+    ]);
+    assert_eq!(application.snapshots().len(), 2);
+}
+
+/// Waits for a backup of the schedule that is not among the known ones, and returns all of them. No
+/// minute has two.
+fn scheduled(stage: &Stage, known: &BTreeSet<String>) -> BTreeSet<String> {
+    let named = |schedule: &str| {
+        let params = ListParams::default().labels(&format!("velero.io/schedule-name={schedule}"));
+        stage.runtime.block_on(stage.api::<Backup>().list(&params)).unwrap().items
+    };
+    let new = stage.until("the schedule has made another backup", || {
+        let is_new = |backup: &Backup| {
+            let phase = backup.status.as_ref().and_then(|status| status.phase.as_ref());
+            phase.is_some_and(|phase| phase.as_str() == "Completed")
+                && !known.contains(&backup.name_any())
+        };
+        named(OFTEN).into_iter().find(is_new)
+    });
+    let all: BTreeSet<String> = named(OFTEN).iter().map(kube::ResourceExt::name_any).collect();
+    assert!(known.is_subset(&all), "{known:?} {all:?}");
+    // `often-20260115013000`, up to the minute.
+    let minutes: BTreeSet<&str> = all.iter().map(|name| &name[..name.len() - 2]).collect();
+    assert_eq!(minutes.len(), all.len(), "a time has two backups: {all:?}");
+    let schedule: Schedule = stage.runtime.block_on(stage.api().get(OFTEN)).unwrap();
+    let last = schedule.status.unwrap().last_backup.unwrap().0.strftime("%Y%m%d%H%M%S");
+    assert!(format!("{OFTEN}-{last}") >= new.name_any(), "{last} {}", new.name_any());
+    // The time of the other one has not come, whoever looks at it.
+    let others: Vec<String> = named(HOURLY).iter().map(kube::ResourceExt::name_any).collect();
+    assert!(others.iter().all(|name| name.starts_with("of-hourly")), "{others:?}");
+    all
+}
+
+/// A server of ours does not start where Velero's runs.
+fn refused_beside_velero(stage: &Stage) {
+    stage.until("Velero's pod is there", || {
+        let pods = stage.kubectl(&["get", "pods", "-n", velero::NAMESPACE, "-o", "name"]);
+        pods.contains("pod/velero-").then_some(())
+    });
+    let ended = stage.run(&["server", "--plugin-dir=/nowhere", "--metrics-address=0"]);
+    assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+    let last = ended.stderr.lines().last().unwrap_or_default();
+    assert!(
+        last.starts_with("error: ") && last.contains("`velero server` runs"),
+        "{}",
+        ended.stderr
+    );
+}
+
+/// What `migrate check` says: the words of the command to install with, and the flags that carry over.
+fn checked(stage: &Stage) -> (Vec<String>, Vec<String>) {
+    // A backup of the schedule may be open.
+    let text = stage.until("nothing speaks against the switch", || {
+        let ended = stage.run(&["migrate", "check"]);
+        (ended.code == Some(0)).then_some(ended.stdout)
+    });
+    let document = stage.run(&["migrate", "check", "-o", "json"]).stdout;
+    let document: Value = serde_json::from_str(&document).unwrap();
+    let findings = document["findings"].as_array().unwrap();
+    let of = |verdict: &str| -> Vec<String> {
+        let them = findings.iter().filter(|finding| finding["verdict"] == verdict);
+        them.map(|finding| finding["what"].as_str().unwrap().to_owned()).collect()
+    };
+    let carried = of("carries");
+    for what in ["2 schedules", "2 backup locations", "1 snapshot location"] {
+        assert!(carried.iter().any(|found| found == what), "{what}: {document:#}");
+    }
+    assert!(carried.contains(&format!("plugin {PLUGIN}")), "{document:#}");
+    let flags: Vec<String> = carried
+        .iter()
+        .filter_map(|what| what.strip_prefix("server flag "))
+        .map(str::to_owned)
+        .collect();
+    assert_eq!(flags.len(), CARRIED, "{document:#}");
+    for flag in &FLAGS[..2] {
+        assert!(of("differs").contains(&format!("server flag {flag}")), "{document:#}");
+    }
+    let line = text.split('`').find(|part| part.starts_with("bowline install ")).unwrap();
+    assert!(line.contains(&flags.join(" ")) && line.contains(PLUGIN), "{line}");
+    let words = line.replace("REGISTRY", "registry.example");
+    (words.split_whitespace().skip(1).map(str::to_owned).collect(), flags)
+}
+
+/// A backup that a plugin is still at work for when Velero is stopped, and one that Velero is in the
+/// middle of.
+fn begun_by_velero(stage: &Stage, running: &Velero) {
+    for (name, namespace, phase) in
+        [("begun", BEGUN, "WaitingForPluginOperations"), ("middle", MIDDLE, "InProgress")]
+    {
+        let of = format!("--include-namespaces={namespace}");
+        stage.velero(running, &["backup", "create", name, &of]);
+        until_in(stage, name, phase);
+        is_named_as_open(stage, &["migrate", "check"], &format!("backup {name} ({phase})"));
+    }
+}
+
+/// Whether a check names a run that is open, and fails.
+fn is_named_as_open(stage: &Stage, check: &[&str], named: &str) {
+    let ended = stage.run(check);
+    assert_eq!(ended.code, Some(1), "{}", ended.stdout);
+    assert!(ended.stdout.contains(named), "{named}: {}", ended.stdout);
+}
+
+/// Waits until a backup is in a phase.
+fn until_in(stage: &Stage, name: &str, phase: &str) {
+    stage.until(&format!("{name} is {phase}"), || {
+        let backup: Backup = stage.runtime.block_on(stage.api().get(name)).unwrap();
+        (backup.status?.phase?.as_str() == phase).then_some(())
+    });
+}
+
+/// A backup of Velero's whose time is over goes, with its files and its snapshot.
+fn expired(stage: &Stage, application: &Application) {
+    application.lets_go_of(stage, "brief");
+    let offsite = stage.s3.create_bucket("offsite").unwrap();
+    assert!(offsite.join("main/backups/away/velero-backup.json").exists());
+}
+
+/// Our commands show what Velero has made.
+fn shown(stage: &Stage, application: &Application) {
+    let listed = stage.ok(&["backup", "get"]);
+    for name in ["by-velero", "away", "of-hourly", "often-"] {
+        assert!(listed.contains(name), "{name}: {listed}");
+    }
+    assert!(!listed.contains("brief"), "{listed}");
+    let described = stage.ok(&["backup", "describe", "by-velero", "--details"]);
+    let snapshots = application.snapshots();
+    let [snapshot] = snapshots.as_slice() else { panic!("not one: {snapshots:?}") };
+    for words in ["Completed", snapshot, "shop/settings", "v1/ConfigMap"] {
+        assert!(described.contains(words), "{words}: {described}");
+    }
+    assert!(stage.ok(&["backup", "describe", "away"]).contains("offsite"));
+    let logs = stage.ok(&["backup", "logs", "by-velero"]);
+    assert!(logs.contains("velero/by-velero"), "{logs}");
+    let file = stage.bed.dir().join("by-velero.tar.gz");
+    stage.ok(&["backup", "download", "by-velero", "-o", file.to_str().unwrap()]);
+    let stored = stage.s3.create_bucket(velero::NAMESPACE).unwrap();
+    let stored = stored.join("backups/by-velero/by-velero.tar.gz");
+    assert!(std::fs::read(file).unwrap() == std::fs::read(stored).unwrap());
+    let restored = stage.ok(&["restore", "describe", "copy", "--details"]);
+    assert!(restored.contains("Completed") && restored.contains("by-velero"), "{restored}");
+    stage.ok(&["restore", "logs", "copy"]);
+    let schedules = stage.ok(&["schedule", "get"]);
+    assert!(schedules.contains("@every 1h") && schedules.contains("* * * * *"), "{schedules}");
+    assert!(stage.ok(&["schedule", "describe", HOURLY]).contains("Enabled"));
+    let locations = stage.ok(&["backup-location", "get"]);
+    assert_eq!(locations.matches("Available").count(), 2, "{locations}");
+    assert!(stage.ok(&["snapshot-location", "get"]).contains("disks"));
+}
+
+/// Backups for Velero to find.
+fn bowline_is_used(stage: &Stage) {
+    let shop = format!("--include-namespaces={}", application::NAMESPACE);
+    stage.ok(&["backup", "create", "by-bowline", &shop, "--wait"]);
+    stage.ok(&["backup", "create", "of-hourly-2", "--from-schedule=hourly", "--wait"]);
+    let owners = ["of-hourly", "of-hourly-2"].map(|name| {
+        let backup: Backup = stage.runtime.block_on(stage.api().get(name)).unwrap();
+        backup.owner_references().to_vec()
+    });
+    assert_eq!(owners[0], owners[1]);
+    assert_eq!(owners[0].len(), 1);
+}
+
+/// The way back is closed until the run is over.
+fn not_while_a_run_is_open(stage: &Stage) {
+    stage.ok(&["backup", "create", "slow", &format!("--include-namespaces={SLOW}")]);
+    until_in(stage, "slow", "WaitingForPluginOperations");
+    let named = "backup slow (WaitingForPluginOperations)";
+    is_named_as_open(stage, &["migrate", "check", "--back"], named);
+    stage.ok(&["backup", "cancel", "slow", "--wait"]);
+}
+
+fn go_back(stage: &Stage, server: Server) {
+    stage.until("the way back is open", || {
+        let ended = stage.run(&["migrate", "check", "--back"]);
+        (ended.code == Some(0)).then_some(())
+    });
+    server.end(stage);
+    stage.ok(&["uninstall", "--confirm"]);
+}
+
+/// Velero's commands show what Bowline has made.
+fn velero_shows(stage: &Stage, running: &Velero) {
+    let listed = stage.velero(running, &["backup", "get"]);
+    let line = |name: &str| {
+        let mut lines = listed.lines().filter(|line| line.starts_with(&format!("{name} ")));
+        lines.next().unwrap_or_else(|| panic!("no {name} in {listed}")).to_owned()
+    };
+    for name in ["by-velero", "away", "of-hourly", "begun", "middle", "by-bowline", "of-hourly-2"] {
+        assert!(line(name).contains("Completed"), "{listed}");
+    }
+    assert!(line("slow").contains("Failed") && !listed.contains("brief"), "{listed}");
+    let describe = ["backup", "describe", "by-bowline", "--details", "--colorized=false"];
+    let described = stage.velero(running, &describe);
+    for words in ["Phase:  Completed", "shop/settings", "Snapshot ID:", "Result:", "succeeded"] {
+        assert!(described.contains(words), "{words}: {described}");
+    }
+    assert!(!stage.velero(running, &["backup", "logs", "by-bowline"]).is_empty());
+    let restores = stage.velero(running, &["restore", "get"]);
+    assert!(restores.contains("copy") && restores.contains("back "), "{restores}");
+    let schedules = stage.velero(running, &["schedule", "get"]);
+    assert_eq!(schedules.matches("Enabled").count(), 2, "{schedules}");
+    assert!(schedules.contains(HOURLY) && schedules.contains(OFTEN), "{schedules}");
+}

@@ -1,0 +1,209 @@
+//! One request on its way, and what ends it there.
+//!
+//! `object_store` tries a request again for minutes, a connection can take seconds to be made, and a body to be
+//! sent. A server whose time ends meanwhile must not go on with it. So whoever waits for a request that changes
+//! something asks the [`Permit`] each time before it goes on, and its body asks for each piece that the connection
+//! takes. What breaks off before its end, S3 throws away.
+//!
+//! What the system has taken for sending cannot be called back.
+
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::future::poll_fn;
+use http::Method;
+use http_body_util::BodyExt as _;
+use hyper::body::{Body, Frame, SizeHint};
+use object_store::client::{
+    HttpError, HttpErrorKind, HttpRequest, HttpRequestBody, HttpResponse, HttpResponseBody,
+    HttpService,
+};
+use reqwest::{Client, Url};
+
+use crate::backend::Permit;
+
+/// How much of a body is sent between two questions.
+const PIECE: usize = 64 << 10;
+/// What a request has in its query that gives up an upload.
+const UPLOAD: &str = "uploadId=";
+
+/// A client that changes nothing without a permit.
+#[derive(Debug)]
+pub(super) struct Permitted {
+    pub(super) client: Client,
+    pub(super) permit: Permit,
+}
+
+#[async_trait]
+impl HttpService for Permitted {
+    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let permit = if changes(&request) { self.permit.clone() } else { Permit::default() };
+        let (parts, body) = request.into_parts();
+        let url = Url::parse(&parts.uri.to_string());
+        let url = url.map_err(|error| HttpError::new(HttpErrorKind::Unknown, error))?;
+        let mut request = reqwest::Request::new(parts.method, url);
+        *request.headers_mut() = parts.headers;
+        if body.content_length() > 0 {
+            let body = Pieces { body, rest: Bytes::new(), permit: permit.clone() };
+            *request.body_mut() = Some(reqwest::Body::wrap(body));
+        }
+        // Also making a connection, and whatever else comes before the request is on it, is done in here.
+        let mut sent = pin!(self.client.execute(request));
+        let answer = poll_fn(|context| match permit.check() {
+            Ok(()) => sent.as_mut().poll(context).map_err(failed),
+            Err(denied) => Poll::Ready(Err(HttpError::new(HttpErrorKind::Unknown, denied))),
+        });
+        let (parts, body) = http::Response::from(answer.await?).into_parts();
+        Ok(HttpResponse::from_parts(parts, HttpResponseBody::new(body.map_err(failed))))
+    }
+}
+
+/// Whether something may be different after a request. Giving up an upload takes away only what nobody sees.
+fn changes<B>(request: &http::Request<B>) -> bool {
+    let query = request.uri().query().unwrap_or_default();
+    match *request.method() {
+        Method::GET | Method::HEAD => false,
+        Method::DELETE => !query.split('&').any(|part| part.starts_with(UPLOAD)),
+        _ => true,
+    }
+}
+
+/// A body in pieces. It breaks off when there is no permit any more.
+struct Pieces {
+    body: HttpRequestBody,
+    /// What is left of the piece that the body gave last.
+    rest: Bytes,
+    permit: Permit,
+}
+
+impl Body for Pieces {
+    type Data = Bytes;
+    type Error = HttpError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, HttpError>>> {
+        if let Err(denied) = self.permit.check() {
+            return Poll::Ready(Some(Err(HttpError::new(HttpErrorKind::Unknown, denied))));
+        }
+        while self.rest.is_empty() {
+            match std::task::ready!(Pin::new(&mut self.body).poll_frame(context)) {
+                None => return Poll::Ready(None),
+                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                // There are no trailers.
+                Some(Ok(frame)) => self.rest = frame.into_data().unwrap_or_default(),
+            }
+        }
+        let length = self.rest.len().min(PIECE);
+        Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(length)))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.rest.is_empty() && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let rest = u64::try_from(self.rest.len()).unwrap_or(u64::MAX);
+        let whole = self.body.size_hint().exact().and_then(|body| body.checked_add(rest));
+        whole.map_or_else(SizeHint::new, SizeHint::with_exact)
+    }
+}
+
+/// An error in the words of `object_store`, which decides by them what is tried again.
+fn failed(error: reqwest::Error) -> HttpError {
+    let kind = if error.is_timeout() {
+        HttpErrorKind::Timeout
+    } else if error.is_connect() {
+        HttpErrorKind::Connect
+    } else if error.is_decode() {
+        HttpErrorKind::Decode
+    } else {
+        let causes =
+            std::iter::successors(std::error::Error::source(&error), |cause| cause.source());
+        causes.into_iter().find_map(kind_of_cause).unwrap_or(HttpErrorKind::Unknown)
+    };
+    // The address is told by whoever tries again.
+    HttpError::new(kind, error.without_url())
+}
+
+/// What a cause says of how far a request has come.
+fn kind_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<HttpErrorKind> {
+    use std::io::ErrorKind as Io;
+    if let Some(error) = cause.downcast_ref::<hyper::Error>() {
+        return if error.is_timeout() {
+            Some(HttpErrorKind::Timeout)
+        // The last one: the connection was gone before the request was on it.
+        } else if error.is_closed()
+            || error.is_incomplete_message()
+            || error.is_body_write_aborted()
+            || error.is_canceled()
+        {
+            Some(HttpErrorKind::Request)
+        } else {
+            None
+        };
+    }
+    match cause.downcast_ref::<std::io::Error>()?.kind() {
+        Io::TimedOut => Some(HttpErrorKind::Timeout),
+        Io::ConnectionAborted | Io::ConnectionReset | Io::BrokenPipe | Io::UnexpectedEof => {
+            Some(HttpErrorKind::Interrupted)
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use object_store::PutPayload;
+
+    use super::*;
+    use crate::backend::Denied;
+
+    #[test]
+    fn reading_and_giving_up_an_upload_change_nothing() {
+        for (method, query, expected) in [
+            (Method::GET, "", false),
+            (Method::HEAD, "", false),
+            (Method::PUT, "", true),
+            (Method::PUT, "?partNumber=1&uploadId=x", true),
+            (Method::POST, "?uploads", true),
+            (Method::POST, "?uploadId=x", true),
+            (Method::DELETE, "", true),
+            (Method::DELETE, "?notUploadId=x", true),
+            (Method::DELETE, "?uploadId=x", false),
+        ] {
+            let request = http::Request::builder()
+                .method(method.clone())
+                .uri(format!("http://localhost/bucket/key{query}"));
+            assert_eq!(changes(&request.body(()).unwrap()), expected, "{method} {query}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_body_breaks_off_in_the_middle_when_the_permit_ends() {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let permit = Permit::new(move || match asked.fetch_add(1, Ordering::SeqCst) {
+            0..4 => Ok(()),
+            _ => Err(Denied("over".to_owned())),
+        });
+        let payload = PutPayload::from(Bytes::from(vec![0; 10 * PIECE]));
+        let mut body = Pieces { body: payload.into(), rest: Bytes::new(), permit };
+        let mut sent = 0;
+        let error = loop {
+            let left = 10 * PIECE - sent;
+            assert_eq!(body.size_hint().exact(), Some(left as u64));
+            match body.frame().await.expect("it is not at its end") {
+                Ok(frame) => sent += frame.into_data().unwrap().len(),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(sent, 4 * PIECE);
+        assert!(error.to_string().contains("over"), "{error}");
+    }
+}
