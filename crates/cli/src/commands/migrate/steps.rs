@@ -74,6 +74,7 @@ mod tests {
             replicas: 1,
             flags: texts(&[
                 "--features=EnableCSI",
+                "--client-qps=30",
                 "--concurrent-backups",
                 "4",
                 "--restore-resource-priorities=a,b,-,c d",
@@ -88,7 +89,7 @@ mod tests {
             step.starts_with("`bowline install -n backups --image=REGISTRY/bowline:v"),
             "{step}"
         );
-        let end = "--plugins=x/a:v1,x/b:v1 -- --concurrent-backups 4 \
+        let end = "--plugins=x/a:v1,x/b:v1 -- --features=EnableCSI --concurrent-backups 4 \
                    '--restore-resource-priorities=a,b,-,c d'`;";
         assert!(step.contains(end), "{step}");
         assert!(forth(&Facts::default(), "velero")[2].contains("with --plugins and"));
