@@ -19,7 +19,7 @@ mod volumes;
 mod wait;
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicU8};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -600,12 +600,20 @@ async fn clean(store: &BackupStore, name: &BackupName) {
 /// How a backup has ended.
 struct Conclusion {
     status: BackupStatus,
-    /// Whether the bucket has its record.
-    is_recorded: bool,
+    recorded: Recorded,
+}
+
+/// Whether the bucket has the record of a backup. Only without one may its snapshots go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Recorded {
+    Yes,
+    No,
+    /// A try may have written it, though no answer came.
+    Unknown,
 }
 
 /// Writes the commit record of a backup whose files are written. Returns what is true then. Where
-/// that is not known it is an error, and the bucket is asked later.
+/// that is not known but can be found out it is an error, and the bucket is asked later.
 async fn commit(
     store: &BackupStore,
     backup: &Backup,
@@ -614,23 +622,47 @@ async fn commit(
     let end = finalize::conclude(status, Timestamp::now());
     let record = Backup { status: Some(end.clone()), ..backup.clone() };
     point::pass(Point::Commit);
-    let committed = patiently(|| store.commit(&record)).await;
+    // A try without an answer may have written it, whatever the next ones say.
+    let is_unclear = AtomicBool::new(false);
+    let committed = patiently(|| async {
+        let committed = store.commit(&record).await;
+        if committed.as_ref().is_err_and(bowline_store::Error::is_retryable) {
+            is_unclear.store(true, Ordering::Relaxed);
+        }
+        committed
+    });
+    let committed = committed.await;
     point::pass(Point::Committed);
-    match committed {
+    let error = match committed {
         Ok(Committed::Before(found)) => {
-            Ok(Conclusion { status: found.status.unwrap_or(end), is_recorded: true })
+            let status = found.status.unwrap_or(end);
+            return Ok(Conclusion { status, recorded: Recorded::Yes });
         }
         Ok(Committed::Created(_) | Committed::Replaced) => {
-            Ok(Conclusion { status: end, is_recorded: true })
+            return Ok(Conclusion { status: end, recorded: Recorded::Yes });
         }
-        Err(error) if error.is_retryable() => Err(WorkError::Commit(one_line(&error))),
-        Err(error) => {
-            let reason = one_line(&error);
-            let told = "the backup is not in the bucket, because its record cannot be written";
-            let status = failed(status, format!("{told}: {reason}"));
-            Ok(Conclusion { status, is_recorded: false })
+        Err(error) if error.is_retryable() => return Err(WorkError::Commit(one_line(&error))),
+        Err(error) => error,
+    };
+    let name =
+        BackupName::new(backup.name_any()).map_err(|error| WorkError::Commit(one_line(&error)))?;
+    let (told, recorded) = match store
+        .backup(&name)
+        .await
+        .map(|found| recover::end_of(backup, found))
+    {
+        Ok(Some(status)) => return Ok(Conclusion { status, recorded: Recorded::Yes }),
+        Ok(None) if !is_unclear.into_inner() => {
+            ("the backup is not in the bucket, because its record cannot be written", Recorded::No)
         }
-    }
+        Ok(None) | Err(_) => (
+            "it is not known whether the backup is in the bucket, because the answer to the writing \
+              of its record is not",
+            Recorded::Unknown,
+        ),
+    };
+    let status = failed(status, format!("{told}: {}", one_line(&error)));
+    Ok(Conclusion { status, recorded })
 }
 
 /// The status of a backup that has failed for a reason, with what is known of it so far.

@@ -19,7 +19,9 @@ use jiff::Timestamp;
 use super::csi::without_failed;
 use super::volumes::Resources;
 use super::wait::bucket;
-use super::{Conclusion, Course, Then, WorkError, canceled_status, commit, failed, recover};
+use super::{
+    Conclusion, Course, Recorded, Then, WorkError, canceled_status, commit, failed, recover,
+};
 use crate::controllers::run::patiently;
 use crate::story::one_line;
 
@@ -69,11 +71,11 @@ impl Course<'_> {
         point::pass(Point::ResultsWritten);
         self.write_log(&store).await?;
         let status = if is_canceled { canceled_status(&status) } else { status };
-        let Conclusion { mut status, is_recorded } = commit(&store, &self.backup, &status).await?;
-        if is_recorded {
-            self.release_csi(&store).await?;
-        } else {
-            status.failure_reason.push_str(&self.abandon_csi(&operations).await);
+        let Conclusion { mut status, recorded } = commit(&store, &self.backup, &status).await?;
+        match recorded {
+            Recorded::Yes => self.release_csi(&store).await?,
+            Recorded::No => status.failure_reason.push_str(&self.abandon_csi(&operations).await),
+            Recorded::Unknown => status.failure_reason.push_str(&self.tell_kept_csi()),
         }
         Ok(Then::Over(Box::new(status)))
     }

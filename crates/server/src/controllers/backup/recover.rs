@@ -55,12 +55,14 @@ pub(super) async fn committed(context: &Context, backup: &Backup) -> Result<Comm
     let name = BackupName::new(backup.name_any()).map_err(|error| no(&error, false))?;
     let read = store.backup(&name).await;
     let record = read.map_err(|error| no(&error, error.is_retryable()))?;
-    let ours = record.filter(|record| record.uid() == backup.uid());
-    let status = ours.and_then(|record| record.status);
-    Ok(match status {
-        Some(status) if status.phase.as_ref().is_some_and(BackupPhase::is_terminal) => {
-            Committed::Yes(Box::new(status))
-        }
-        _ => Committed::No(store),
+    Ok(match end_of(backup, record) {
+        Some(status) => Committed::Yes(Box::new(status)),
+        None => Committed::No(store),
     })
+}
+
+/// How a backup has ended, if a record under its name is its own.
+pub(super) fn end_of(backup: &Backup, record: Option<Backup>) -> Option<BackupStatus> {
+    let status = record.filter(|record| record.uid() == backup.uid())?.status?;
+    status.phase.as_ref().is_some_and(BackupPhase::is_terminal).then_some(status)
 }

@@ -65,6 +65,33 @@ async fn a_commit_that_is_refused_is_a_failure_and_a_repeated_one_is_none() {
     assert!(end.failure_reason.contains("not in the bucket"), "{}", end.failure_reason);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_backup_counts_as_not_in_the_bucket_only_if_no_try_can_have_put_it_there() {
+    let tries = |first: Code| {
+        let asked = Arc::new(AtomicBool::new(false));
+        move |call, _: &str| {
+            let code = if asked.load(Ordering::Relaxed) { Code::PermissionDenied } else { first };
+            (call == Call::Create).then(|| {
+                asked.store(true, Ordering::Relaxed);
+                Error::new(code, "no luck")
+            })
+        }
+    };
+    for (first, expected, told) in [
+        (Code::PermissionDenied, Recorded::No, "the backup is not in the bucket"),
+        (
+            Code::Unavailable,
+            Recorded::Unknown,
+            "it is not known whether the backup is in the bucket",
+        ),
+    ] {
+        let memory = Memory::with_bucket("bucket").failing(tries(first));
+        let end = commit(&store(&memory), &backup("1"), &status()).await.unwrap();
+        assert_eq!(end.recorded, expected);
+        assert!(end.status.failure_reason.starts_with(told), "{}", end.status.failure_reason);
+    }
+}
+
 #[test]
 fn what_others_wait_for_is_not_tried_for_ever() {
     assert!(has_time(Life::Moves(Duration::ZERO)));
