@@ -1,18 +1,21 @@
 //! The Deployment of the server, whoever installed it.
 
 use anyhow::bail;
+use bowline_server::check::is_velero_server;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Container, PodSpec};
-use kube::ResourceExt as _;
 use kube::api::{ListParams, Patch, PatchParams};
+use kube::{Api, ResourceExt as _};
 use serde_json::Value;
 
 use crate::installation::Installation;
 
 /// What the server's container is called: as we install it, and as Velero does.
 pub(crate) const CONTAINERS: [&str; 2] = ["bowline", "velero"];
-/// More Deployments than the namespace of a server has.
-const MOST: u32 = 500;
+/// Deployments in one answer of the API server.
+const PAGE: u32 = 500;
+/// More answers than any cluster has Deployments for.
+const MOST_PAGES: usize = 200;
 
 /// A Deployment with the server's container in it.
 #[derive(Debug)]
@@ -24,10 +27,9 @@ pub(crate) struct ServerDeployment {
 
 impl ServerDeployment {
     pub(crate) async fn find(installation: &Installation) -> anyhow::Result<Self> {
-        let api = installation.api::<Deployment>();
-        let params = ListParams::default().limit(MOST);
-        let list = installation.ask("list the Deployments", api.list(&params)).await?;
-        match Self::choose(list.items) {
+        let doing = "list the Deployments";
+        let all = list(installation, &installation.api(), doing, "", |_| true).await?;
+        match Self::choose(all) {
             Some(found) => Ok(found),
             None => bail!(
                 "there is no Deployment of a server in namespace `{}`; name the server's with \
@@ -73,6 +75,62 @@ impl ServerDeployment {
     }
 }
 
+/// Deployments with Velero's server in them, with pods or without, by what they run: a release of the chart may
+/// give them any name. `fields` is a selector of fields.
+pub(crate) async fn veleros(
+    installation: &Installation,
+    api: &Api<Deployment>,
+    fields: &str,
+) -> anyhow::Result<Vec<Deployment>> {
+    list(installation, api, "look for Velero", fields, has_velero).await
+}
+
+/// Deployments of which something is so.
+pub(crate) async fn list(
+    installation: &Installation,
+    api: &Api<Deployment>,
+    doing: &str,
+    fields: &str,
+    is_so: impl Fn(&Deployment) -> bool,
+) -> anyhow::Result<Vec<Deployment>> {
+    let mut params = ListParams::default().fields(fields).limit(PAGE);
+    let mut found = Vec::new();
+    for _ in 0..MOST_PAGES {
+        let page = installation.ask(doing, api.list(&params)).await?;
+        found.extend(page.items.into_iter().filter(&is_so));
+        params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
+        if params.continue_token.is_none() {
+            return Ok(found);
+        }
+    }
+    bail!(
+        "cannot {doing}: the cluster has named {MOST_PAGES} times {PAGE} Deployments, and has more"
+    )
+}
+
+/// Whether a Deployment is one of Velero's server, with pods or without.
+fn has_velero(deployment: &Deployment) -> bool {
+    containers(deployment).any(is_velero_server)
+}
+
+/// Whether a Deployment runs Velero's server. One without pods is kept for the way back.
+pub(crate) fn runs_velero(deployment: &Deployment) -> bool {
+    let replicas = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
+    replicas > 0 && has_velero(deployment)
+}
+
+/// Whether a Deployment is one of a server, ours or Velero's, by what it runs or by its names.
+pub(crate) fn is_server(deployment: &Deployment) -> bool {
+    let is_ours_or_veleros = |name: &str| CONTAINERS.contains(&name);
+    is_ours_or_veleros(&deployment.name_any())
+        || containers(deployment).any(|one| is_velero_server(one) || is_ours_or_veleros(&one.name))
+}
+
+fn containers(deployment: &Deployment) -> impl Iterator<Item = &Container> {
+    let pod = deployment.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
+    pod.into_iter().flat_map(|pod| &pod.containers)
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -98,5 +156,28 @@ mod tests {
         all.push(deployment("b", &["bowline"]));
         assert_eq!(ServerDeployment::choose(all).unwrap().name, "b");
         assert!(ServerDeployment::choose(vec![deployment("web", &["nginx"])]).is_none());
+    }
+
+    #[test]
+    fn velero_is_known_by_what_it_runs_and_one_without_pods_does_not_run() {
+        for (name, replicas, image, args, [runs, is_one]) in [
+            ("velero", 1, "velero/velero:v1.18.3", "server", [true, true]),
+            ("velero", 0, "velero/velero:v1.18.3", "server", [false, true]),
+            ("backups-velero", 1, "velero/velero:v1.18.3", "server", [true, true]),
+            ("velero", 1, "bowline:v0.1.0", "server", [false, true]),
+            ("x", 1, "velero/velero:v1.18.3", "node-agent", [false, false]),
+        ] {
+            let container = json!({"name": "c", "image": image, "args": [args]});
+            let deployment = serde_json::from_value(json!({
+                "metadata": {"name": name},
+                "spec": {
+                    "replicas": replicas, "selector": {},
+                    "template": {"spec": {"containers": [container]}},
+                },
+            }))
+            .unwrap();
+            assert_eq!(runs_velero(&deployment), runs, "{name} {replicas} {image} {args}");
+            assert_eq!(is_server(&deployment), is_one, "{name} {replicas} {image} {args}");
+        }
     }
 }

@@ -3,6 +3,7 @@
 use bowline_plugin::ResourceIdentifier;
 use serde_json::{Value, json};
 
+use crate::cluster::{self, Cluster, Discovery};
 use crate::resource::GroupResource;
 
 /// The API group of VolumeSnapshots.
@@ -26,6 +27,10 @@ pub(crate) const BEING_CREATED: &str =
 pub(crate) const BEING_DELETED: &str =
     "snapshot.storage.kubernetes.io/volumesnapshot-being-deleted";
 
+/// The same on the content of a group.
+pub(crate) const GROUP_BEING_DELETED: &str =
+    "groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-being-deleted";
+
 /// The secret with which a snapshot is deleted: name and namespace, on its content.
 pub(crate) const DELETION_SECRET: [&str; 2] = [
     "snapshot.storage.kubernetes.io/deletion-secret-name",
@@ -36,6 +41,19 @@ pub(crate) const GROUP_DELETION_SECRET: [&str; 2] = [
     "groupsnapshot.storage.kubernetes.io/deletion-secret-name",
     "groupsnapshot.storage.kubernetes.io/deletion-secret-namespace",
 ];
+
+/// What the cluster serves. It is an error if the snapshot API does not answer, or that of groups: that does
+/// not mean that it is not served.
+pub(crate) async fn discover(cluster: &dyn Cluster) -> cluster::Result<Discovery> {
+    let discovery = cluster.discover().await?;
+    let is_ours = |failed: &&String| {
+        [GROUP, GROUP_OF_GROUPS].into_iter().any(|group| failed.starts_with(&format!("{group}/")))
+    };
+    match discovery.failed.iter().find(is_ours) {
+        Some(failed) => Err(cluster::Error::Unreachable(failed.clone())),
+        None => Ok(discovery),
+    }
+}
 
 /// A resource of the snapshot API.
 pub(crate) fn resource(plural: &str) -> GroupResource {
@@ -65,6 +83,11 @@ pub(crate) fn policy(policy: &str) -> Value {
 /// The mark by which the controller tells the snapshotter that a content may go.
 pub(crate) fn being_deleted() -> Value {
     json!({ "metadata": { "annotations": { BEING_DELETED: "yes" } } })
+}
+
+/// The same for the content of a group.
+pub(crate) fn group_being_deleted() -> Value {
+    json!({ "metadata": { "annotations": { GROUP_BEING_DELETED: "yes" } } })
 }
 
 /// What the plugin of a CSI driver's snapshots is called, where plugins are named.

@@ -42,6 +42,9 @@ use record::{Herald, Record, Sight, Term, Verdict, Why, decide};
 /// The name of the Lease.
 pub const NAME: &str = "bowline-server";
 
+/// The longest that a lease may last: after a server has died nobody works for that long.
+pub const LONGEST: Duration = Duration::from_mins(10);
+
 /// How long giving back may take.
 const RELEASE_LIMIT: Duration = Duration::from_secs(5);
 /// The pause after somebody else was faster.
@@ -51,6 +54,7 @@ const AFTER_CONFLICT: Duration = Duration::from_millis(50);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
     /// How long others must wait after they have seen a renewal. Whole seconds; a part counts as one.
+    /// At most [`LONGEST`].
     pub duration: Duration,
     /// How long after a renewal the next one follows.
     pub renew: Duration,
@@ -75,13 +79,16 @@ impl Terms {
         self.give_up / 2
     }
 
-    fn check(self) -> Result<(), Error> {
+    /// Whether a lease can be kept by them.
+    pub fn check(self) -> Result<(), Error> {
         let ordered = [Duration::ZERO, self.renew, self.give_up, self.duration];
-        if ordered.is_sorted_by(|shorter, longer| shorter < longer) {
-            Ok(())
-        } else {
-            Err(Error::Terms(self))
+        if !ordered.is_sorted_by(|shorter, longer| shorter < longer) {
+            return Err(Error::Terms(self));
         }
+        if self.duration > LONGEST {
+            return Err(Error::TooLong(self.duration));
+        }
+        Ok(())
     }
 }
 
@@ -95,6 +102,12 @@ pub enum Error {
         .0.renew, .0.give_up, .0.duration
     )]
     Terms(Terms),
+    /// It lasts longer than others can be asked to wait.
+    #[error(
+        "a lease that lasts {0:?} leaves nobody at work for that long after a server has died: let it \
+         last at most {LONGEST:?}"
+    )]
+    TooLong(Duration),
     /// The server has no name.
     #[error("a server needs a name to hold the lease `{NAME}`, and this one's is empty")]
     NoIdentity,

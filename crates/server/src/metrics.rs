@@ -139,12 +139,19 @@ impl Metrics {
             Unit::Seconds,
             calls.clone(),
         );
-        let runs_ended = Family::default();
+        let runs_ended = Family::<RunLabels, Counter>::default();
         registry.register(
             "runs_ended",
             "Backups and restores that have ended, by phase",
             runs_ended.clone(),
         );
+        // From the start, so that the first one that fails shows as an increase.
+        for kind in [RunKind::Backup, RunKind::Restore] {
+            for end in [End::Completed, End::PartiallyFailed, End::Failed, End::FailedValidation] {
+                let labels = RunLabels { kind, phase: end.as_str() };
+                drop(runs_ended.get_or_create(&labels));
+            }
+        }
         let freezes = histogram();
         registry.register_with_unit(
             "freeze_window",

@@ -65,8 +65,11 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
         }
         Format::Text => {
             let namespace = installation.namespace();
-            let steps =
-                if check.back { steps::back(namespace) } else { steps::forth(&facts, namespace) };
+            let steps = if check.back {
+                steps::back(&facts, namespace)
+            } else {
+                steps::forth(&facts, namespace)
+            };
             output::data(text(&findings, hinders, &steps))?;
         }
     }

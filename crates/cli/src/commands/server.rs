@@ -1,5 +1,7 @@
 //! `bowline server`: what runs in the cluster, or beside it.
 
+mod lease_times;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -7,13 +9,14 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use bowline_api::snapshot_type::SnapshotType;
-use bowline_server::{Options, Priorities, lease, log, metrics};
+use bowline_server::{Options, Priorities, log, metrics};
 use kube::Client;
 
 use crate::args::ClusterArgs;
 use crate::exit::{Exit, until_asked_to_end};
 use crate::velero_flags::{Fate, Flag, NO_FILE_BACKUP, Unneeded, Unused};
 use crate::{cluster, flags};
+use lease_times::LeaseTimes;
 
 /// How long a connection to the API server may be silent. Watches are asked to end a little sooner.
 const SILENCE: Duration = Duration::from_mins(5);
@@ -153,17 +156,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME", env = "POD_NAME")]
     identity: Option<String>,
 
-    /// How long the Lease lasts after a renewal, in whole seconds; then another server takes it
-    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = flags::timeout)]
-    leader_elect_lease_duration: Duration,
-
-    /// How long this server works when it cannot renew the Lease; shorter than the Lease lasts
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = flags::timeout)]
-    leader_elect_renew_deadline: Duration,
-
-    /// How often the Lease is renewed; shorter than that
-    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = flags::timeout)]
-    leader_elect_retry_period: Duration,
+    #[command(flatten)]
+    lease: LeaseTimes,
 
     /// Copy pod volumes file by file if the backup does not say
     #[arg(long, value_name = "BOOL", default_value = "false", num_args = 0..=1,
@@ -305,11 +299,7 @@ fn options(args: Args) -> Options {
         restore_resource_priorities: args.restore_resource_priorities.unwrap_or_default(),
         allow_link_local_s3: args.allow_link_local_s3,
         log: log::Options { level: args.log_level, format: args.log_format },
-        lease: lease::Terms {
-            duration: args.leader_elect_lease_duration,
-            renew: args.leader_elect_retry_period,
-            give_up: args.leader_elect_renew_deadline,
-        },
+        lease: args.lease.0,
     }
 }
 
@@ -390,7 +380,7 @@ mod tests {
             "--leader-elect-renew-deadline=20s",
             "--leader-elect-retry-period=1500ms",
         ]);
-        let lease::Terms { duration, renew, give_up } = options.lease;
+        let bowline_server::lease::Terms { duration, renew, give_up } = options.lease;
         assert_eq!([duration, give_up].map(|time| time.as_secs()), [30, 20]);
         assert_eq!(renew, Duration::from_millis(1500));
         assert_eq!(options.default_backup_ttl, Duration::from_hours(48));

@@ -25,6 +25,7 @@ use crate::args::InstallationArgs;
 use crate::confirm::confirm;
 use crate::exit::Exit;
 use crate::installation::{ANSWER_LIMIT, Installation, is_not_found};
+use crate::server_deployment::{runs_velero, veleros};
 use crate::{open_runs, output};
 
 /// How long something may take to go away.
@@ -41,11 +42,12 @@ const LOOK: Duration = Duration::from_millis(500);
 pub(crate) struct Args {
     /// Also remove the namespace with all that is in it, and the resource definitions unless other
     /// namespaces need them, as Velero's `uninstall` does. Backups stay in their buckets and can be
-    /// brought back from there; logs of restores go
+    /// brought back from there; logs of restores go. Refused while Velero runs there
     #[arg(long)]
     purge: bool,
 
-    /// Do not ask, and do not wait for runs that are open
+    /// Do not ask, and do not wait for runs that are open. With --purge, also remove a namespace in which
+    /// nothing is of `bowline install`, or another server of ours works
     #[arg(long)]
     force: bool,
 
@@ -60,14 +62,18 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
     let installation = Installation::connect(&args.installation).await?;
     let namespace = installation.namespace().to_owned();
-    if !is_there(&installation, args.purge).await? {
-        bail!(
-            "nothing is installed in namespace `{namespace}`; name the server's with --namespace{}",
-            if args.purge { "" } else { ", or say --purge to remove records that are left" }
-        );
+    let found = look(&installation, args.purge).await?;
+    if let Some(why) = refusal(&found, &args, &namespace) {
+        bail!(why);
     }
     if !args.force {
         refuse_while_open(&installation).await?;
+        if args.purge {
+            // Before anything is removed: what has gone does not come back when this ends half-way.
+            if let Some(holder) = lease::other_holder(&installation).await? {
+                bail!(still_works(&holder, &namespace));
+            }
+        }
     }
     let what = if args.purge {
         format!("The server, the namespace `{namespace}` and all records of backups are removed.")
@@ -93,10 +99,8 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
     remove_ours(&installation.api::<ServiceAccount>(), NAME).await?;
     if let Some(holder) = lease::remove(&installation).await? {
         if args.purge && !args.force {
-            bail!(
-                "the server `{holder}`, which is not of `bowline install`, still works in namespace \
-                 `{namespace}`; stop it before its records go, or say --force"
-            );
+            // It stood by, and has taken over from ours.
+            bail!(still_works(&holder, &namespace));
         }
         output::say(format_args!(
             "Lease {}: kept, the server `{holder}`, which is not of `bowline install`, works under it",
@@ -114,18 +118,79 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// Whether there is anything to remove.
-async fn is_there(installation: &Installation, purge: bool) -> anyhow::Result<bool> {
+fn still_works(holder: &str, namespace: &str) -> String {
+    format!(
+        "the server `{holder}`, which is not of `bowline install`, still works in namespace \
+         `{namespace}`; stop it before its records go, or say --force"
+    )
+}
+
+/// What is in the namespace.
+#[derive(Debug, Default)]
+struct Found {
+    /// Something that `bowline install` made.
+    is_ours: bool,
+    /// Something that only a purge removes: the namespace, or resource definitions.
+    has_rest: bool,
+    /// The Deployment by which Velero runs.
+    velero: Option<String>,
+}
+
+async fn look(installation: &Installation, purge: bool) -> anyhow::Result<Found> {
+    let mut found = Found { is_ours: is_installed(installation).await?, ..Found::default() };
+    if purge {
+        let namespaces = installation.cluster_api::<Namespace>();
+        found.is_ours |= is_ours(&namespaces, installation.namespace()).await?;
+        found.has_rest = has_rest(installation).await?;
+        let veleros = veleros(installation, &installation.api(), "").await?;
+        found.velero = veleros.iter().find(|one| runs_velero(one)).map(kube::ResourceExt::name_any);
+    }
+    Ok(found)
+}
+
+/// Why nothing may be removed. A purge takes everything in the namespace with it, also what is not ours.
+fn refusal(found: &Found, args: &Args, namespace: &str) -> Option<String> {
+    let nothing = || {
+        format!(
+            "nothing is installed in namespace `{namespace}`; name the server's with --namespace"
+        )
+    };
+    if !args.purge {
+        return (!found.is_ours).then(nothing);
+    }
+    if let Some(velero) = &found.velero {
+        return Some(format!(
+            "Velero runs in namespace `{namespace}`, as Deployment `{velero}`, and would go with it; \
+             name the server's namespace with --namespace, or stop Velero first if it is to go"
+        ));
+    }
+    if found.is_ours {
+        return None;
+    }
+    if !found.has_rest {
+        return Some(nothing());
+    }
+    (!args.force).then(|| {
+        format!(
+            "{}; --force removes this one with all that is in it, though nothing there is of `bowline \
+             install`",
+            nothing()
+        )
+    })
+}
+
+async fn is_installed(installation: &Installation) -> anyhow::Result<bool> {
     let outside = cluster_name(installation.namespace());
-    let is_installed = is_ours(&installation.api::<Deployment>(), NAME).await?
+    Ok(is_ours(&installation.api::<Deployment>(), NAME).await?
         || is_ours(&installation.cluster_api::<ClusterRole>(), &outside).await?
         || is_ours(&installation.cluster_api::<ClusterRoleBinding>(), &outside).await?
         || is_ours(&installation.api::<Role>(), NAME).await?
         || is_ours(&installation.api::<RoleBinding>(), NAME).await?
-        || is_ours(&installation.api::<ServiceAccount>(), NAME).await?;
-    if is_installed || !purge {
-        return Ok(is_installed);
-    }
+        || is_ours(&installation.api::<ServiceAccount>(), NAME).await?)
+}
+
+/// Whether there is something that only a purge removes.
+async fn has_rest(installation: &Installation) -> anyhow::Result<bool> {
     let namespaces = installation.cluster_api::<Namespace>();
     if metadata(&namespaces, installation.namespace()).await?.is_some() {
         return Ok(true);
@@ -230,4 +295,52 @@ where
     }
     output::say(format_args!("{kind} {name}: removed"));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(Debug, clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn a_purge_takes_no_velero_that_runs_and_nothing_of_others_unless_forced() {
+        let (nothing, velero, others) =
+            (Some("nothing is installed"), Some("Velero runs"), Some("--force removes"));
+        let found = |is_ours: bool, has_rest: bool, runs_velero: bool| Found {
+            is_ours,
+            has_rest,
+            velero: runs_velero.then(|| "backups-velero".to_owned()),
+        };
+        let (purge, forced) = (&["--purge"][..], &["--purge", "--force"][..]);
+        for (found, flags, expected) in [
+            (found(true, false, false), &[][..], None),
+            (found(false, false, false), &[], nothing),
+            (found(false, false, false), &["--force"], nothing),
+            (found(true, true, false), purge, None),
+            (found(false, false, false), forced, nothing),
+            (found(false, true, false), purge, others),
+            (found(false, true, false), forced, None),
+            (found(false, true, true), purge, velero),
+            (found(false, true, true), forced, velero),
+            (found(true, true, true), forced, velero),
+        ] {
+            let args = Line::try_parse_from(["x"].iter().chain(flags)).unwrap().args;
+            let refusal = refusal(&found, &args, "velero");
+            let is_as_expected = match (&refusal, expected) {
+                (Some(refusal), Some(part)) => refusal.contains(part),
+                (refusal, part) => refusal.is_none() && part.is_none(),
+            };
+            assert!(is_as_expected, "{found:?} {flags:?}: {refusal:?}");
+        }
+        let args = Line::try_parse_from(["x"]).unwrap().args;
+        let hint = refusal(&Found::default(), &args, "velero").unwrap();
+        assert!(!hint.contains("--purge"), "{hint}");
+    }
 }

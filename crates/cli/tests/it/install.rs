@@ -434,7 +434,8 @@ fn others_are_noticed_and_left_alone() {
     // A Velero that runs is refused, also in another namespace unless that is meant.
     let container = json!({"name": "velero", "image": "velero/velero:v1.18.3", "args": ["server"]});
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), "velero");
-    let velero = deployment("velero", 1, &container);
+    // A release of the chart may give it any name.
+    let velero = deployment("backups-velero", 1, &container);
     runtime.block_on(deployments.create(&PostParams::default(), &velero)).unwrap();
     let line = ["install", "--no-secret", "--no-default-backup-location", "-n"];
     let install =
@@ -448,8 +449,19 @@ fn others_are_noticed_and_left_alone() {
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("namespace `velero`") && said.contains("--beside-velero"), "{said}");
     assert_eq!(install("other", &["--beside-velero"]).0, Some(0));
+    // Ours is in the other namespace. Whoever forgets to name it does not remove Velero's.
+    let (code, said, _) = installed.run(&["uninstall", "--force"]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("nothing is installed") && !said.contains("--purge"), "{said}");
+    let (code, said, _) = installed.run(&["uninstall", "--purge", "--force"]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(
+        said.contains("Velero runs in namespace `velero`, as Deployment `backups-velero`"),
+        "{said}"
+    );
+    assert!(runtime.block_on(deployments.get_opt("backups-velero")).unwrap().is_some());
     let (params, none) = (PatchParams::default(), Patch::Merge(json!({"spec": {"replicas": 0}})));
-    runtime.block_on(deployments.patch("velero", &params, &none)).unwrap();
+    runtime.block_on(deployments.patch("backups-velero", &params, &none)).unwrap();
     let (code, said, _) = install("velero", &[]);
     assert_eq!(code, Some(0), "{said}");
 
@@ -483,6 +495,10 @@ fn others_are_noticed_and_left_alone() {
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
     });
+    let (code, said, _) = installed.run(&["uninstall", "--purge", "--confirm"]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("the server `by-hand`") && said.contains("still works"), "{said}");
+    assert!(!said.contains("removed"), "{said}");
     let (code, said, _) = installed.run(&["uninstall", "--force"]);
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("Deployment bowline: removed"), "{said}");
@@ -535,6 +551,11 @@ fn a_purge_ends_without_a_server_and_spares_what_other_namespaces_have() {
     let left = runtime.block_on(restores.get("one")).unwrap();
     assert_eq!(left.metadata.deletion_timestamp, None);
     assert_eq!(left.metadata.finalizers, Some(vec![finalizer::RESTORE.to_owned()]));
+
+    // What is not of `bowline install` goes only if that is meant.
+    let (code, said, _) = installed.run(&["uninstall", "--purge", "--confirm", "-n", "archive"]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("--force removes this one") && is_there("archive"), "{said}");
 
     // Nobody else needs the definitions once the last records go.
     let (code, said, _) = installed.run(&["uninstall", "--purge", "--force", "-n", "archive"]);

@@ -16,9 +16,10 @@ use application::Application;
 use stage::{Server, Stage};
 
 /// The flags that Velero's server has in its Deployment. Two of them mean nothing to ours.
-const FLAGS: [&str; 11] = [
-    "--uploader-type=kopia",
+const FLAGS: [&str; 12] = [
     "--client-qps=50",
+    "--client-burst=60",
+    "--uploader-type=kopia",
     "--default-backup-ttl=48h",
     "--default-volume-snapshot-locations=aws:disks",
     "--backup-sync-period=2s",

@@ -53,7 +53,9 @@ pub(super) use action::built_in;
 use class::Class;
 pub(super) use clear::clear_up;
 pub use follow::Follower;
-pub use leave::{Reach, Target, discard, discard_or_tell, release, retain, targets};
+pub use leave::{
+    Discarded, Left, Reach, Target, discard, discard_or_tell, release, retain, targets,
+};
 use object::{CLASSES, CONTENTS, SNAPSHOTS};
 pub(super) use plan::{Planned, claims, if_noted, intents, or_plugins, prepare, prepare_one};
 pub use record::{Record, forget_discarded, is_of_csi, settle};
@@ -243,7 +245,8 @@ pub(super) async fn reclaim(context: &Context, intent: &Intent) {
         return;
     }
     let id: ResourceIdentifier = intent.item.clone().into();
-    for (target, reason) in leave::discard(&reach, &[target]).await {
+    // One that is not there was never made.
+    for (target, reason) in leave::discard(&reach, &[target]).await.left {
         tell_left(&context.report, &id, &target, &reason);
     }
 }
@@ -252,7 +255,7 @@ pub(super) async fn reclaim(context: &Context, intent: &Intent) {
 pub(super) async fn undo(context: &Context, records: &[Record]) {
     if let Some(reach) = reach(context) {
         let targets = targets_of(records);
-        for (target, reason) in leave::discard(&reach, &targets).await {
+        for (target, reason) in leave::discard(&reach, &targets).await.left {
             let Target { namespace, name, .. } = target;
             tracing::warn!(namespace, name, "the next process takes it away: {reason}");
         }

@@ -5,7 +5,8 @@
 //! one is made for the purpose. The members of a group go together, through a
 //! VolumeGroupSnapshotContent: drivers refuse to delete one alone.
 //!
-//! 1. What is left of the content and the VolumeSnapshot from the backup goes, and keeps the snapshot.
+//! 1. What is left of the content and the VolumeSnapshot from the backup goes, and keeps the snapshot; that
+//!    of a group before its members, which the controller does not let go earlier.
 //! 2. A static content with the handle of the snapshot is created. Its name follows from the handle, so
 //!    that a server that goes on finds it. It has the finalizer of the controllers from the start, so
 //!    that it cannot go before they have done their work.
@@ -35,7 +36,7 @@ use serde_json::Value;
 use super::{Job, Stopped, note};
 use crate::cluster::{self, Cluster, drivers};
 use crate::csi::{
-    CONTENTS, GROUP, GROUP_CONTENTS, GROUP_OF_GROUPS, SNAPSHOTS, resource, resource_of_groups,
+    CONTENTS, GROUP_CONTENTS, GROUP_OF_GROUPS, GROUPS, SNAPSHOTS, resource, resource_of_groups,
 };
 use crate::report::Report;
 use crate::resource::{Resource, Resources};
@@ -53,20 +54,13 @@ const NAMED: usize = 5;
 struct Kinds {
     contents: Arc<Resource>,
     group_contents: Option<Arc<Resource>>,
+    groups: Option<Arc<Resource>>,
     snapshots: Option<Arc<Resource>>,
     events: Option<Arc<Resource>>,
 }
 
 async fn discover(cluster: &dyn Cluster) -> cluster::Result<Resources> {
-    let discovery = cluster.discover().await?;
-    // It does not answer now, which does not mean that it is not served.
-    let is_ours = |failed: &&String| {
-        [GROUP, GROUP_OF_GROUPS].into_iter().any(|group| failed.starts_with(&format!("{group}/")))
-    };
-    if let Some(failed) = discovery.failed.iter().find(is_ours) {
-        return Err(cluster::Error::Unreachable(failed.clone()));
-    }
-    let served = discovery.resources.into_iter();
+    let served = crate::csi::discover(cluster).await?.resources.into_iter();
     Ok(Resources::new(served.filter(|served| !served.id.resource.contains('/'))))
 }
 
@@ -75,6 +69,7 @@ impl Kinds {
         Some(Self {
             contents: Arc::clone(resources.find(&resource(CONTENTS))?),
             group_contents: resources.find(&resource_of_groups(GROUP_CONTENTS)).cloned(),
+            groups: resources.find(&resource_of_groups(GROUPS)).cloned(),
             snapshots: resources.find(&resource(SNAPSHOTS)).cloned(),
             events: resources.core("events").cloned(),
         })

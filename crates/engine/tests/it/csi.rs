@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bowline_engine::backup::csi::{self, Reach};
+use bowline_engine::backup::csi::{self, Discarded, Reach};
 use bowline_engine::backup::{self, Recovery, finalize, replace};
 use bowline_engine::cluster::fake::usual_resources;
 use bowline_engine::cluster::{Change, Cluster as _, Error, Executed, Fake, Query};
@@ -28,7 +28,8 @@ pub(crate) const SNAPSHOTS: &str = "volumesnapshots.snapshot.storage.k8s.io";
 pub(crate) const CONTENTS: &str = "volumesnapshotcontents.snapshot.storage.k8s.io";
 pub(crate) const GROUPS: &str = "volumegroupsnapshots.groupsnapshot.storage.k8s.io";
 pub(crate) const GROUP_CONTENTS: &str = "volumegroupsnapshotcontents.groupsnapshot.storage.k8s.io";
-const BACKUP: Of<'static> = Of { name: "b1", uid: "3f9f3c1e-0000-4000-8000-000000000001" };
+pub(crate) const BACKUP: Of<'static> =
+    Of { name: "b1", uid: "3f9f3c1e-0000-4000-8000-000000000001" };
 
 /// The snapshots that a driver has, and what it is to do with which claim.
 #[derive(Default)]
@@ -57,6 +58,8 @@ pub(crate) enum Mood {
     Leaving,
     /// It says no to a group, which cannot be written to once after that.
     Stuck,
+    /// It takes the snapshots of a group, and one of them gets no VolumeSnapshot.
+    Lacking,
 }
 
 impl Driver {
@@ -99,7 +102,7 @@ impl Driver {
         let status = match mood {
             Mood::Silent => return,
             Mood::Failing | Mood::Stuck => json!({"error": {"message": "no luck"}}),
-            Mood::Good | Mood::Unready | Mood::Gated | Mood::Leaving => {
+            Mood::Good | Mood::Unready | Mood::Gated | Mood::Leaving | Mood::Lacking => {
                 self.handles.lock().unwrap().insert(handle.clone());
                 json!({
                     "snapshotHandle": handle,
@@ -288,7 +291,7 @@ fn make_group(cluster: &Fake, driver: &Driver, group: &Value) {
     driver.note("group".to_owned());
     let mood = driver.moods.lock().unwrap().get("group").copied().unwrap_or_default();
     let status = match mood {
-        Mood::Good => json!({"volumeGroupSnapshotHandle": "group-handle"}),
+        Mood::Good | Mood::Lacking => json!({"volumeGroupSnapshotHandle": "group-handle"}),
         _ => json!({"error": {"message": "no luck"}}),
     };
     if mood == Mood::Stuck {
@@ -305,13 +308,16 @@ fn make_group(cluster: &Fake, driver: &Driver, group: &Value) {
         },
         "status": status,
     }));
-    if mood != Mood::Good {
+    if !matches!(mood, Mood::Good | Mood::Lacking) {
         return;
     }
     for claim in ["a", "b"] {
         let handle = format!("member-{uid}-{claim}");
         let member = format!("member-{uid}-{claim}-uid");
         driver.handles.lock().unwrap().insert(handle.clone());
+        if mood == Mood::Lacking && claim == "b" {
+            continue;
+        }
         cluster.put(json!({
             "apiVersion": format!("{GROUP}/v1"),
             "kind": "VolumeSnapshotContent",
@@ -415,6 +421,11 @@ impl Bench {
 
     pub(crate) async fn taken(&self) -> Run {
         take(self.run(Vec::new()).await.0).await
+    }
+
+    /// Nobody sees to snapshots any more.
+    pub(crate) fn without_controllers(self) -> Self {
+        Self { _controllers: [JoinSet::new(), JoinSet::new()], ..self }
     }
 
     /// The VolumeSnapshots that are there.
@@ -634,7 +645,8 @@ async fn a_snapshot_that_is_kept_outlives_its_objects_and_one_that_is_not_goes_w
     let (a, b) = (&snapshots[..1], &snapshots[1..]);
     let of_another = Of { uid: "another", ..BACKUP };
     let reach = Reach::discover(&*bench.cluster, of_another).await.unwrap().unwrap();
-    assert!(csi::discard(&reach, &snapshots).await.is_empty());
+    let Discarded { left, unseen } = csi::discard(&reach, &snapshots).await;
+    assert_eq!((left.len(), unseen.len()), (0, 2), "{unseen:?}");
     assert_eq!(bench.snapshots().len(), 2, "those of another backup are not touched");
     assert!(resources.resolve(SNAPSHOTS).is_some());
 
@@ -642,9 +654,10 @@ async fn a_snapshot_that_is_kept_outlives_its_objects_and_one_that_is_not_goes_w
     let report = Report::default();
     assert_eq!(csi::retain(&reach, a, &report).await, []);
     assert_eq!(report.errors(), 0);
-    for _ in 0..2 {
+    for unseen in 0..2 {
         assert!(csi::release(&reach, a).await.is_empty());
-        assert!(csi::discard(&reach, b).await.is_empty());
+        let discarded = csi::discard(&reach, b).await;
+        assert_eq!((discarded.left.len(), discarded.unseen.len()), (0, unseen));
     }
     assert_eq!(bench.snapshots().len(), 0);
     let contents = bench.cluster.resources().resolve(CONTENTS).cloned().unwrap();
@@ -706,10 +719,12 @@ async fn a_group_that_went_before_it_was_kept_takes_its_snapshots_with_it() {
 
 #[tokio::test]
 async fn an_api_that_does_not_answer_is_not_one_that_is_gone() {
-    let failed = "snapshot.storage.k8s.io/v1: the server is busy";
-    let cluster = Fake::usual().with_failed_group(failed);
-    let error = Reach::discover(&cluster, BACKUP).await.err().unwrap();
-    assert!(error.to_string().contains("the server is busy"), "{error}");
+    for group in ["snapshot.storage.k8s.io/v1", "groupsnapshot.storage.k8s.io/v1beta2"] {
+        let failed = format!("{group}: the server is busy");
+        let cluster = Fake::new(resources()).with_failed_group(failed);
+        let error = Reach::discover(&cluster, BACKUP).await.err().unwrap();
+        assert!(error.to_string().contains("the server is busy"), "{error}");
+    }
     assert!(Reach::discover(&Fake::usual(), BACKUP).await.unwrap().is_none());
 }
 
@@ -794,7 +809,7 @@ fn what_operations_came_to_is_in_the_records_of_volumes() {
     let (kept, failed) = csi::targets(&operations);
     assert_eq!((kept.len(), failed.len()), (1, 1));
     let both: Vec<_> = kept.iter().chain(&failed).cloned().collect();
-    csi::forget_discarded(&both, &failed, &mut infos);
+    csi::forget_discarded(&both, &failed.into(), &mut infos);
     let handles = infos.iter().map(|info| info.csi_snapshot_info.as_ref().unwrap());
     let handles: Vec<&str> = handles.map(|csi| csi.snapshot_handle.as_str()).collect();
     assert_eq!(handles, ["", "h", "h"], "only one that was really deleted has none");
@@ -827,7 +842,7 @@ async fn claims_of_a_volume_group_are_snapshotted_by_one_group() {
     assert_eq!(handles.len(), 2);
     let reach = Reach::discover(&*bench.cluster, BACKUP).await.unwrap().unwrap();
     let targets = csi::targets_of(&run.taken.csi_snapshots);
-    let left = csi::discard(&reach, &targets[..1]).await;
+    let Discarded { left, .. } = csi::discard(&reach, &targets[..1]).await;
     assert!(left.len() == 1 && left[0].1.contains("other snapshots are kept"), "{left:?}");
     assert_eq!(bench.driver.handles().len(), 2, "all of a group, or none");
     assert!(csi::release(&reach, &targets).await.is_empty());
@@ -856,7 +871,7 @@ async fn a_group_that_nobody_wants_is_deleted_whole() {
     assert_eq!((bench.count(GROUPS), bench.count(SNAPSHOTS)), (1, 2));
     let reach = Reach::discover(&*bench.cluster, BACKUP).await.unwrap().unwrap();
     let targets = csi::targets_of(&again.taken.csi_snapshots);
-    assert!(csi::discard(&reach, &targets).await.is_empty());
+    assert_eq!(csi::discard(&reach, &targets).await, Discarded::default());
     for plural in [SNAPSHOTS, CONTENTS, GROUPS, GROUP_CONTENTS] {
         assert_eq!(bench.count(plural), 0, "{plural}");
     }

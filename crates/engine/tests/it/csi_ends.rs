@@ -6,7 +6,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bowline_api::Backup;
 use bowline_engine::action::Named;
+use bowline_engine::backup::csi::{self, Discarded, Reach, Target};
 use bowline_engine::cluster::{Error, Fake};
+use bowline_engine::report::Report;
 use bowline_plugin::{
     BackupItemAction, BackupOutput, Encoded, Item, ResourceIdentifier, ResourceSelector, Result,
 };
@@ -14,7 +16,9 @@ use bowline_store::file::Outcome;
 use serde_json::{Value, json};
 
 use crate::backup::{config_map, pod, take, with_hooks};
-use crate::csi::{Bench, CONTENTS, Driver, GROUP_CONTENTS, GROUPS, Mood, SNAPSHOTS, with_groups};
+use crate::csi::{
+    BACKUP, Bench, CONTENTS, Driver, GROUP_CONTENTS, GROUPS, Mood, SNAPSHOTS, with_groups,
+};
 
 /// Adds a claim to a pod while the block of the claim is taking its snapshot, and then opens the gate.
 struct Adds {
@@ -78,19 +82,21 @@ async fn a_claim_that_another_block_adds_meanwhile_is_stored_with_its_snapshot()
 }
 
 #[tokio::test]
-async fn a_snapshot_that_nothing_leads_to_is_deleted_at_the_end() {
+async fn a_snapshot_that_nothing_leads_to_does_not_stay_at_the_end() {
     let bench = Bench::new();
     bench.driver.is("a", Mood::Leaving);
     let run = bench.taken().await;
     assert_eq!(run.errors(), [""; 0]);
     let told = run.warnings();
-    assert!(told.len() == 1 && told[0].contains("is not kept: nothing in the backup"), "{told:?}");
+    assert!(told[0].contains("is not kept: nothing in the backup"), "{told:?}");
+    // Its VolumeSnapshot has gone by itself, which proves nothing.
+    assert!(told.len() == 2 && told[1].contains("VolumeSnapshot is not there"), "{told:?}");
     assert_eq!((run.taken.operations.len(), bench.snapshots().len()), (1, 1), "those of b");
     assert_eq!((bench.count(CONTENTS), bench.driver.handles().len()), (1, 1));
     let info = run.taken.volumes.iter().find(|info| info.pvc_name == "a").unwrap();
     assert_eq!(info.result, Some(Outcome::Failed));
     let csi = info.csi_snapshot_info.as_ref().unwrap();
-    assert_eq!((csi.snapshot_handle.as_str(), csi.operation_id.as_str()), ("", ""));
+    assert!(csi.snapshot_handle.starts_with("handle-velero-a-"), "it is not forgotten: {csi:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -150,4 +156,120 @@ async fn labels_that_cannot_be_written_at_once_are_written_later() {
     let run = bench.taken().await;
     let told = run.errors();
     assert!(told.len() == 2 && told.iter().all(|one| one.contains("labelled")), "{told:?}");
+}
+
+fn nothing_is_left(bench: &Bench) {
+    for plural in [SNAPSHOTS, CONTENTS, GROUPS, GROUP_CONTENTS] {
+        assert_eq!(bench.count(plural), 0, "{plural}");
+    }
+    assert!(bench.driver.handles().is_empty(), "{:?}", bench.driver.handles());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_that_lacks_a_snapshot_is_taken_away_whole() {
+    let bench = Bench::grouped(with_groups(), true);
+    bench.driver.is("group", Mood::Lacking);
+    let run = bench.taken().await;
+    let told = run.errors();
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert!(told.iter().any(|one| one.contains("no VolumeSnapshot was made of it")), "{told:?}");
+    assert!(told.iter().any(|one| one.contains("lacks the snapshot of the claim b")), "{told:?}");
+    assert_eq!(run.taken.operations.len(), 0);
+    nothing_is_left(&bench);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_of_which_it_is_not_known_whether_it_was_made_is_made_once_more() {
+    let bench = Bench::grouped(with_groups(), true);
+    bench.cluster.fail_some_writes(GROUPS, 1, || Error::Unreachable("no answer".into()));
+    let run = bench.taken().await;
+    assert_eq!((run.errors(), run.taken.csi_snapshots.len()), (Vec::new(), 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_member_without_labels_is_known_by_its_group() {
+    let bench = Bench::grouped(with_groups(), true);
+    let refused = || Error::Refused { code: 503, reason: "Busy".into(), message: "no".into() };
+    bench.cluster.fail_write(SNAPSHOTS, refused);
+    let run = bench.taken().await;
+    bench.cluster.fail_some_writes(SNAPSHOTS, 0, refused);
+    let reach = Reach::discover(&*bench.cluster, BACKUP).await.unwrap().unwrap();
+    let targets = csi::targets_of(&run.taken.csi_snapshots);
+    assert_eq!(csi::retain(&reach, &targets, &Report::default()).await, []);
+    let Discarded { left, .. } = csi::discard(&reach, &targets[..1]).await;
+    assert!(left.len() == 1 && left[0].1.contains("other snapshots are kept"), "{left:?}");
+    assert_eq!(bench.driver.handles().len(), 2);
+    assert_eq!(csi::discard(&reach, &targets).await, Discarded::default());
+    nothing_is_left(&bench);
+}
+
+#[tokio::test]
+async fn a_snapshot_whose_object_somebody_took_away_is_not_forgotten() {
+    let bench = Bench::new();
+    let run = bench.taken().await;
+    let record = run.taken.csi_snapshots.iter().find(|one| one.claim == "a").unwrap();
+    let mut content = bench.cluster.object(CONTENTS, "", &record.content).unwrap();
+    content["spec"]["deletionPolicy"] = "Retain".into();
+    bench.cluster.put(content);
+    bench.cluster.remove(SNAPSHOTS, "shop", &record.name);
+    let reach = Reach::discover(&*bench.cluster, BACKUP).await.unwrap().unwrap();
+    let targets = csi::targets_of(&run.taken.csi_snapshots);
+    let (report, mut infos) = (Report::default(), run.taken.volumes.clone());
+    let left = csi::discard_or_tell(&reach, &targets, &report).await;
+    assert!(left.is_empty() && left.iter().next().is_none(), "{left:?}");
+    assert_eq!((report.errors(), report.warnings()), (0, 1));
+    csi::forget_discarded(&targets, &left, &mut infos);
+    let handle = |claim: &str| {
+        let info = infos.iter().find(|info| info.pvc_name == claim).unwrap();
+        info.csi_snapshot_info.clone().unwrap().snapshot_handle
+    };
+    assert_eq!((handle("a"), handle("b")), (record.handle.clone(), String::new()));
+    assert_eq!(bench.driver.handles(), std::slice::from_ref(&record.handle));
+}
+
+#[tokio::test(start_paused = true)]
+async fn members_whose_group_is_gone_go_and_prove_nothing() {
+    let bench = Bench::grouped(with_groups(), true);
+    let run = bench.taken().await;
+    let bench = bench.without_controllers();
+    let group = bench.cluster.creations();
+    let group = group.iter().find(|id| id.resource == "volumegroupsnapshots").unwrap();
+    bench.cluster.remove(GROUPS, "shop", &group.name);
+    let reach = Reach::discover(&*bench.cluster, BACKUP).await.unwrap().unwrap();
+    let whole = Target { namespace: "shop".into(), name: group.name.clone(), is_group: true };
+    let targets = csi::targets_of(&run.taken.csi_snapshots);
+    let Discarded { left, unseen } = csi::discard(&reach, &targets).await;
+    assert_eq!((left.len(), unseen.len()), (0, 2), "{left:?} {unseen:?}");
+    assert!(unseen.iter().all(|(_, missing)| missing.contains("VolumeGroupSnapshot is not there")));
+    assert_eq!((bench.count(SNAPSHOTS), bench.count(CONTENTS)), (0, 0));
+    let Discarded { left, unseen } = csi::discard(&reach, &[whole]).await;
+    assert_eq!((left.len(), unseen.len()), (0, 1), "{left:?} {unseen:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_stays_with_all_its_members_if_one_of_them_cannot_be_kept_for_sure() {
+    let busy = || Error::Unreachable("gone for good".into());
+    for is_member in [true, false] {
+        let bench = Bench::grouped(with_groups(), true);
+        let run = bench.taken().await;
+        let reach = Reach::discover(&*bench.cluster, BACKUP).await.unwrap().unwrap();
+        let mut targets = csi::targets_of(&run.taken.csi_snapshots);
+        if !is_member {
+            let (namespace, name) = ("shop".into(), "another".into());
+            targets.push(Target { namespace, name, is_group: false });
+        }
+        let unsure = targets.last().unwrap().clone();
+        bench.cluster.fail_get(SNAPSHOTS, "shop", &unsure.name, busy);
+        let left = csi::release(&reach, &targets).await;
+        let there = [SNAPSHOTS, CONTENTS, GROUPS, GROUP_CONTENTS].map(|one| bench.count(one));
+        if is_member {
+            assert_eq!(there, [2, 2, 1, 1]);
+            assert_eq!(left.len(), 2, "{left:?}");
+            assert!(left[1].0.is_group && left[1].1.contains("could not be told to stay"));
+        } else {
+            assert_eq!(there, [0; 4]);
+            assert_eq!(left.len(), 1, "{left:?}");
+        }
+        assert!(left[0].0 == unsure && bench.driver.handles().len() == 2);
+    }
 }

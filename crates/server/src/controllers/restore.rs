@@ -197,10 +197,13 @@ async fn go(
         request::prepare(&restore, &known.facts, &known.defaults, Timestamp::now());
     let request = match (outcome, stage) {
         (Ok(request), Some(_)) => request,
-        (Ok(request), None) => match access::refusal(&context.client, &filled.spec).await {
-            None => request,
-            Some(reason) => return refuse(context, api, &filled, &[reason]).await,
-        },
+        (Ok(request), None) => {
+            let (own, backup) = (&context.options.namespace, &request.backup.spec);
+            match access::refusal(&context.client, own, &filled.spec, backup).await {
+                None => request,
+                Some(reason) => return refuse(context, api, &filled, &[reason]).await,
+            }
+        }
         (Err(errors), None) => return refuse(context, api, &filled, &errors).await,
         (Err(errors), Some(_)) => {
             let reason = format!("it is not valid any more: {}", errors.join("; "));

@@ -140,9 +140,14 @@ fn the_holder_is_named_when_it_is_new_and_then_each_minute() {
 #[test]
 fn terms_must_leave_time_to_renew_and_to_stop() {
     Terms::default().check().unwrap();
-    for (renew, give_up, duration, expected) in
-        [(2, 10, 15, true), (0, 10, 15, false), (10, 10, 15, false), (2, 15, 15, false)]
-    {
+    for (renew, give_up, duration, expected) in [
+        (2, 10, 15, true),
+        (0, 10, 15, false),
+        (10, 10, 15, false),
+        (2, 15, 15, false),
+        (2, 10, 600, true),
+        (2, 10, 601, false),
+    ] {
         let [renew, give_up, duration] = [renew, give_up, duration].map(Duration::from_secs);
         let terms = Terms { duration, renew, give_up };
         assert_eq!(terms.check().is_ok(), expected, "{terms:?}");

@@ -16,10 +16,12 @@ use kube::runtime::reflector::Store;
 
 use crate::end::{End, Standing};
 
-/// How many of the times to come are looked at for the longest pause of a Schedule: a week of days,
-/// and one more.
-const TIMES: usize = 8;
-/// Later ones are not looked at.
+const DAY: Duration = Duration::from_hours(24);
+/// How many times of one day are looked at for the longest pause of a Schedule: one for each minute.
+const TIMES: usize = 24 * 60;
+/// How many days with times are looked at after that one: a week, and one more.
+const DAYS: usize = 8;
+/// What is farther away, before or after, is not looked at.
 const FAR: Duration = Duration::from_hours(24 * 400);
 
 /// Objects of a kind that a controller watches.
@@ -102,11 +104,20 @@ pub(super) struct OfSchedule {
     pub(super) errors: i64,
     /// The longest pause between two of its times, if it has any to come.
     pub(super) interval: Option<Duration>,
+    /// Since when there is this Schedule.
+    pub(super) created: Option<Timestamp>,
 }
 
 impl Default for OfSchedule {
     fn default() -> Self {
-        Self { is_well: true, last_success: None, items: 0, errors: 0, interval: None }
+        Self {
+            is_well: true,
+            last_success: None,
+            items: 0,
+            errors: 0,
+            interval: None,
+            created: None,
+        }
     }
 }
 
@@ -115,7 +126,8 @@ pub(super) fn gauges(seen: &Seen, local: &TimeZone, now: Timestamp) -> Gauges {
     let mut schedules = BTreeMap::from([(String::new(), OfSchedule::default())]);
     for schedule in &seen.schedules {
         let interval = interval(schedule, local, now);
-        let fresh = OfSchedule { interval, ..OfSchedule::default() };
+        let created = schedule.metadata.creation_timestamp.as_ref().map(|at| at.0);
+        let fresh = OfSchedule { interval, created, ..OfSchedule::default() };
         schedules.insert(schedule_label(schedule), fresh);
     }
     let mut ended: Vec<_> =
@@ -165,21 +177,39 @@ fn ended(backup: &Backup) -> Option<(Option<Timestamp>, End)> {
     Some((at.map(|at| at.0), end))
 }
 
-/// The longest pause between the times to come.
+/// The longest pause between the time that has passed and those of more than a week to come. The one that
+/// goes on is among them: who asks in the evening is told of the night.
 fn interval(schedule: &Schedule, local: &TimeZone, now: Timestamp) -> Option<Duration> {
     if schedule.spec.paused {
         return None;
     }
     let cron = parse(&schedule.spec.schedule).ok()?;
-    let far = now.checked_add(FAR).ok()?;
-    let first = cron.next(now, local)?;
-    let (mut last, mut longest) = (first, None);
-    for _ in 1..TIMES {
-        let Some(next) = cron.next(last, local) else { break };
-        longest = longest.max(Duration::try_from(next.duration_since(last)).ok());
-        if next > far {
+    let (past, far) = (now.checked_sub(FAR).ok()?, now.checked_add(FAR).ok()?);
+    let passed = cron.last_before(now, past, local);
+    let mut last = passed.or_else(|| cron.next(now, local))?;
+    let mut longest = None;
+    let mut pause = |from: Timestamp| {
+        let next = cron.next(from, local)?;
+        longest = longest.max(Duration::try_from(next.duration_since(from)).ok());
+        Some(next)
+    };
+    // One day, time by time. All days that have times have the same ones.
+    let day = last.checked_add(DAY).ok()?;
+    for _ in 0..TIMES {
+        let Some(next) = pause(last) else { return longest };
+        last = next;
+        if last >= day {
             break;
         }
+    }
+    // So only pauses of more than a day can be longer, and of those at most one begins within a day: after
+    // its last time.
+    for _ in 0..DAYS {
+        if last > far {
+            break;
+        }
+        let day = last.checked_add(DAY).ok()?;
+        let Some(next) = pause(cron.last_before(day, last, local).unwrap_or(last)) else { break };
         last = next;
     }
     longest

@@ -17,7 +17,7 @@ const OTHER: &str = "other";
 /// How many schedules are told by their names. The rest is one.
 const SCHEDULES_MAX: usize = 1024;
 /// What the rest of the schedules is called. No schedule can be called so.
-const OTHER_SCHEDULES: &str = "(other)";
+pub(super) const OTHER_SCHEDULES: &str = "(other)";
 
 /// What kind of run it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -189,6 +189,11 @@ impl Names {
     /// The same, unless it is one of the rest.
     pub(super) fn schedule_of_its_own(&self, schedule: &str) -> Option<Arc<str>> {
         Some(self.schedule(schedule)).filter(|label| **label == *schedule)
+    }
+
+    /// All that are known.
+    pub(super) fn all(&self) -> Vec<Arc<str>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 
     /// Makes room for another in place of this one.

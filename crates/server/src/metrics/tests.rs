@@ -150,6 +150,8 @@ fn calls_runs_and_freezes_are_told() {
         "# TYPE bowline_runs_ended counter",
         r#"bowline_runs_ended_total{kind="backup",phase="Completed"} 1"#,
         r#"bowline_runs_ended_total{kind="restore",phase="PartiallyFailed"} 1"#,
+        // Also what has not come about, so that it shows when it does.
+        r#"bowline_runs_ended_total{kind="backup",phase="Failed"} 0"#,
         r#"bowline_freeze_window_seconds_bucket{le="2.5"} 0"#,
         r#"bowline_freeze_window_seconds_bucket{le="5.0"} 1"#,
         "bowline_freeze_window_seconds_sum 3.0",

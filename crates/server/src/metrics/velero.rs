@@ -3,6 +3,9 @@
 //!
 //! Those of pod volumes, data movers and repositories are not among them: there are none here.
 //!
+//! Beside them are those of ours that are told by Schedule, too. Velero counts CSI snapshots by backup: such
+//! a series begins with what it ends with, so that no increase of it ever shows.
+//!
 //! # Limits
 //! Series are told by Schedule, and those of CSI snapshots by backup as well. Only so many of both have
 //! series of their own, and those of a Schedule or Backup that is gone go with it.
@@ -21,7 +24,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 use super::gauges::{Gauges, schedule_of};
-use super::label::{Names, ScheduleLabels};
+use super::label::{Names, OTHER_SCHEDULES, ScheduleLabels};
 use crate::end::End;
 
 /// The upper bounds of the durations of backups, in seconds: 1 min to 4 h.
@@ -64,6 +67,15 @@ counts! {
     VolumeSnapshotAttempt "volume_snapshot_attempt" "Snapshots that plugins were asked for",
     VolumeSnapshotSuccess "volume_snapshot_success" "Snapshots that plugins took",
     VolumeSnapshotFailure "volume_snapshot_failure" "Snapshots that plugins did not take",
+    CsiSnapshotAttempt "csi_snapshot_attempt" "CSI snapshots of a schedule that were begun",
+    CsiSnapshotFailure "csi_snapshot_failure" "CSI snapshots of a schedule that were not taken",
+}
+
+impl Count {
+    /// Whether Velero has none that is told by Schedule.
+    fn is_ours(self) -> bool {
+        matches!(self, Self::CsiSnapshotAttempt | Self::CsiSnapshotFailure)
+    }
 }
 
 /// What is counted for each backup with CSI snapshots, with what it is called and means.
@@ -93,6 +105,8 @@ type BySchedule = Family<ScheduleLabels, Gauge>;
 #[derive(Debug)]
 pub(super) struct Velero {
     registry: Registry,
+    /// Those that only we have.
+    ours: Registry,
     /// In the order of [`Count`].
     counts: Vec<Family<ScheduleLabels, Counter>>,
     durations: Family<ScheduleLabels, Histogram, fn() -> Histogram>,
@@ -108,6 +122,7 @@ pub(super) struct Velero {
     items: BySchedule,
     errors: BySchedule,
     intervals: BySchedule,
+    creations: BySchedule,
     locations: Family<LocationLabels, Gauge>,
     names: Names,
     told: Mutex<Told>,
@@ -126,12 +141,17 @@ struct Told {
 impl Velero {
     pub(super) fn new() -> Self {
         let mut registry = Registry::with_prefix("velero");
-        let counts = Count::ALL.iter().map(|(_, name, help)| {
+        let mut ours = Registry::with_prefix("bowline");
+        let counts = Count::ALL.iter().map(|(count, name, help)| {
             let family = Family::default();
+            let registry = if count.is_ours() { &mut ours } else { &mut registry };
             registry.register(*name, *help, family.clone());
             family
         });
         let counts = counts.collect();
+        let creations = BySchedule::default();
+        let help = "When a schedule was created, in Unix seconds";
+        ours.register("schedule_created_timestamp_seconds", help, creations.clone());
         let csi = CSI.map(|(name, help)| {
             let family = Family::default();
             registry.register(name, help, family.clone());
@@ -153,7 +173,7 @@ impl Velero {
         let last_successes = by_schedule("backup_last_successful_timestamp", success);
         let items = by_schedule("backup_items_total", "Items of the last backup");
         let errors = by_schedule("backup_items_errors", "Errors of the last backup");
-        let pause = "The longest pause between the next backups of a schedule";
+        let pause = "The longest pause between two backups of a schedule";
         let intervals = by_schedule("schedule_expected_interval_seconds", pause);
         let locations = Family::default();
         let help = "Whether a location can be used: 1, or 0 if it cannot";
@@ -164,6 +184,7 @@ impl Velero {
         totals.register("restore_total", "Restores that there are", restores.clone());
         let velero = Self {
             registry,
+            ours,
             counts,
             durations,
             csi,
@@ -176,6 +197,7 @@ impl Velero {
             items,
             errors,
             intervals,
+            creations,
             locations,
             names: Names::default(),
             told: Mutex::default(),
@@ -217,8 +239,11 @@ impl Velero {
         self.count(Count::VolumeSnapshotSuccess, schedule, done);
         self.count(Count::VolumeSnapshotFailure, schedule, tried.saturating_sub(done));
         let tried = status.csi_volume_snapshots_attempted;
+        let done = status.csi_volume_snapshots_completed;
+        self.count(Count::CsiSnapshotAttempt, schedule, tried);
+        self.count(Count::CsiSnapshotFailure, schedule, tried.saturating_sub(done));
         if tried > 0 {
-            self.csi_ended(backup, tried, status.csi_volume_snapshots_completed);
+            self.csi_ended(backup, tried, done);
         }
     }
 
@@ -230,9 +255,9 @@ impl Velero {
 
     /// Shows what objects say in place of what they said before; nothing if that is not known.
     pub(super) fn show(&self, gauges: Option<&Gauges>, backups: &[Arc<Backup>]) {
-        let by_schedule =
-            [&self.last_statuses, &self.last_successes, &self.items, &self.errors, &self.intervals];
-        by_schedule.into_iter().for_each(Family::clear);
+        let states = [&self.last_statuses, &self.last_successes, &self.items, &self.errors];
+        let times = [&self.intervals, &self.creations];
+        states.into_iter().chain(times).for_each(Family::clear);
         self.locations.clear();
         self.lock().is_known = gauges.is_some();
         let Some(gauges) = gauges else { return };
@@ -254,6 +279,9 @@ impl Velero {
                 let seconds = i64::try_from(interval.as_secs()).unwrap_or(i64::MAX);
                 self.intervals.get_or_create(&labels).set(seconds);
             }
+            if let Some(at) = told.created {
+                self.creations.get_or_create(&labels).set(at.as_second());
+            }
         }
         for (name, is_available) in gauges.locations.iter().take(LOCATIONS_MAX) {
             let labels = LocationLabels { backup_location_name: name.clone() };
@@ -263,6 +291,7 @@ impl Velero {
 
     pub(super) fn render(&self, text: &mut String) -> fmt::Result {
         text::encode_registry(text, &self.registry)?;
+        text::encode_registry(text, &self.ours)?;
         if self.lock().is_known { text::encode_registry(text, &self.totals) } else { Ok(()) }
     }
 
@@ -281,11 +310,21 @@ impl Velero {
     /// Forgets what is gone since the last time, and begins what is new.
     fn keep_only(&self, gauges: &Gauges, backups: &[Arc<Backup>]) {
         let mut told = self.lock();
+        // First, so that there is room for new ones.
+        for name in self.names.all() {
+            if !gauges.schedules.contains_key(&*name) {
+                let was_told = told.schedules.contains(&*name);
+                self.end(name, was_told);
+            }
+        }
+        if backups.iter().any(|backup| !gauges.schedules.contains_key(schedule_of(backup))) {
+            let rest = ScheduleLabels { schedule: OTHER_SCHEDULES.into() };
+            for family in &self.counts {
+                drop(family.get_or_create(&rest));
+            }
+        }
         for new in gauges.schedules.keys().filter(|name| !told.schedules.contains(*name)) {
             self.begin(new);
-        }
-        for gone in told.schedules.iter().filter(|name| !gauges.schedules.contains_key(*name)) {
-            self.end(gone);
         }
         told.schedules = gauges.schedules.keys().cloned().collect();
         if told.backups.is_empty() {
@@ -302,13 +341,17 @@ impl Velero {
         });
     }
 
-    /// Takes the series of a Schedule away.
-    fn end(&self, schedule: &str) {
-        // The rest is not one Schedule's.
-        let Some(schedule) = self.names.schedule_of_its_own(schedule) else { return };
+    /// Takes the series of a Schedule away. What was counted for one that was gone before has not been
+    /// shown to anybody: it is counted with the rest.
+    fn end(&self, schedule: Arc<str>, was_told: bool) {
         self.names.forget(&schedule);
         let labels = ScheduleLabels { schedule: Arc::clone(&schedule) };
+        let rest = ScheduleLabels { schedule: OTHER_SCHEDULES.into() };
         for family in &self.counts {
+            let counted = family.get(&labels).map(|counter| counter.get());
+            if let Some(counted) = counted.filter(|_| !was_told) {
+                family.get_or_create(&rest).inc_by(counted);
+            }
             family.remove(&labels);
         }
         self.durations.remove(&labels);

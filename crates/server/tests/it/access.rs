@@ -11,7 +11,7 @@ use bowline_api::{
 use bowline_server::Options;
 use bowline_testbed::apply::apply;
 use bowline_testbed::{Bed, ControlPlane, Node, node};
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::core::v1::{Namespace, Service};
 use kube::api::ListParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, ResourceExt as _};
@@ -29,19 +29,19 @@ const USER: &str = "backup-only";
 const ROLES: &str = "rbac.authorization.k8s.io";
 
 /// Gives them the rights of the profile, with their own namespace being this one.
-async fn grant(client: &Client, namespace: &str) {
-    let subjects = json!([{"apiGroup": ROLES, "kind": "User", "name": USER}]);
-    let role = |kind: &str| json!({"apiGroup": ROLES, "kind": kind, "name": USER});
-    let own = json!({"name": USER, "namespace": namespace});
+async fn grant(client: &Client, namespace: &str, user: &str) {
+    let subjects = json!([{"apiGroup": ROLES, "kind": "User", "name": user}]);
+    let role = |kind: &str| json!({"apiGroup": ROLES, "kind": kind, "name": user});
+    let own = json!({"name": user, "namespace": namespace});
     for object in [
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}),
         json!({
             "apiVersion": format!("{ROLES}/v1"), "kind": "ClusterRole",
-            "metadata": {"name": USER}, "rules": access::cluster_rules(Profile::BackupOnly),
+            "metadata": {"name": user}, "rules": access::cluster_rules(Profile::BackupOnly),
         }),
         json!({
             "apiVersion": format!("{ROLES}/v1"), "kind": "ClusterRoleBinding",
-            "metadata": {"name": USER}, "roleRef": role("ClusterRole"), "subjects": subjects,
+            "metadata": {"name": user}, "roleRef": role("ClusterRole"), "subjects": subjects,
         }),
         json!({
             "apiVersion": format!("{ROLES}/v1"), "kind": "Role",
@@ -62,8 +62,8 @@ async fn config(path: &Path) -> Config {
 }
 
 /// How such a server reaches a cluster.
-async fn reach(plane: &ControlPlane) -> Config {
-    let mut own = config(&plane.kubeconfig_for(USER, USER, None).unwrap()).await;
+async fn reach(plane: &ControlPlane, user: &str) -> Config {
+    let mut own = config(&plane.kubeconfig_for(user, user, None).unwrap()).await;
     // From here, which may not be where the API server is.
     own.cluster_url = config(plane.kubeconfig()).await.cluster_url;
     own
@@ -84,8 +84,8 @@ async fn a_server_that_may_only_back_up_does_all_but_restore_and_says_so() {
     const SPACE: &str = "backup-only";
     const NIGHTLY: &str = "velero.io/schedule-name=nightly";
     let mut world = World::idle(SPACE).await;
-    grant(&world.client, SPACE).await;
-    let own = reach(shared().plane()).await;
+    grant(&world.client, SPACE, USER).await;
+    let own = reach(shared().plane(), USER).await;
     let often = Duration::from_secs(1);
     let options = Options { garbage_collection_frequency: often, ..world.options() };
     world.run_through(options, move |_| Client::try_from(own).unwrap());
@@ -142,6 +142,60 @@ async fn a_server_that_may_only_back_up_does_all_but_restore_and_says_so() {
     world.end().await.unwrap();
 }
 
+#[tokio::test]
+async fn a_server_that_may_create_one_kind_in_one_namespace_restores_that_and_is_refused_elsewhere()
+{
+    const SPACE: &str = "services-only";
+    const FROM: &str = "services-app";
+    const MAY: &str = "services-may";
+    const MAY_NOT: &str = "services-may-not";
+    let mut world = World::idle(SPACE).await;
+    grant(&world.client, SPACE, SPACE).await;
+    for namespace in [FROM, MAY, MAY_NOT] {
+        application(&world.client, namespace).await;
+    }
+    let own = json!({"name": "services", "namespace": MAY});
+    let rule = json!({"apiGroups": [""], "resources": ["services"], "verbs": ["create", "patch"]});
+    for object in [
+        json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": FROM},
+            "spec": {"ports": [{"port": 80}]},
+        }),
+        json!({
+            "apiVersion": format!("{ROLES}/v1"), "kind": "Role", "metadata": own, "rules": [rule],
+        }),
+        json!({
+            "apiVersion": format!("{ROLES}/v1"), "kind": "RoleBinding", "metadata": own,
+            "roleRef": {"apiGroup": ROLES, "kind": "Role", "name": "services"},
+            "subjects": [{"apiGroup": ROLES, "kind": "User", "name": SPACE}],
+        }),
+    ] {
+        apply(&world.client, object).await.unwrap();
+    }
+    let own = reach(shared().plane(), SPACE).await;
+    world.run_through(world.options(), move |_| Client::try_from(own).unwrap());
+    world.filesystem_location("default").await;
+    let status = take(&world, "b", json!({"includedNamespaces": [FROM]})).await;
+    assert_eq!(status.phase, Some(BackupPhase::Completed), "{status:?}");
+
+    let into = |namespace: &str| {
+        json!({
+            "backupName": "b", "includedResources": ["services"],
+            "namespaceMapping": {FROM: namespace},
+        })
+    };
+    let status = restore(&world, "may", into(MAY)).await;
+    assert_eq!(status.phase, Some(RestorePhase::Completed), "{status:?}");
+    let services: Api<Service> = Api::namespaced(world.client.clone(), MAY);
+    assert!(services.get_opt("web").await.unwrap().is_some());
+    restore(&world, "may-not", into(MAY_NOT)).await;
+    let refused = world.api::<Restore>().get("may-not").await.unwrap();
+    is_told(&refused);
+    let told = refused.status.unwrap().validation_errors.join("; ");
+    assert!(told.contains("services-may-not"), "{told}");
+    world.end().await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_may_only_back_up_runs_hooks_and_takes_and_deletes_csi_snapshots() {
     if !node::require("a_server_that_may_only_back_up_runs_hooks_and_takes_csi_snapshots") {
@@ -150,8 +204,8 @@ async fn a_server_that_may_only_back_up_runs_hooks_and_takes_and_deletes_csi_sna
     let bed = Bed::isolated().unwrap();
     let plane = ControlPlane::start(&bed, bowline_testbed::Options::default()).await.unwrap();
     let node = Node::start(&plane).await.unwrap();
-    grant(&plane.client().await.unwrap(), "velero").await;
-    let server = Client::try_from(reach(&plane).await).unwrap();
+    grant(&plane.client().await.unwrap(), "velero", USER).await;
+    let server = Client::try_from(reach(&plane, USER).await).unwrap();
     Box::pin(play_as(server, &bed, &plane, Some(&node), hooks_and_snapshots)).await;
 }
 

@@ -32,7 +32,7 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use jiff::Timestamp;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use super::{Backend, Creation, Denied, Permit, common_prefixes, once, refuse_unknown};
+use super::{Backend, Creation, Permit, common_prefixes, once, refuse_unknown};
 use crate::download::{self, Grant, SigningKey};
 use error::explain;
 use folder::Folder;
@@ -124,13 +124,13 @@ impl Filesystem {
         let permit = self.permit.clone();
         // Bringing it to the disk may have taken long.
         let published = blocking(move || {
-            permit.check().map(|()| match mode {
+            permit.check()?;
+            match mode {
                 Mode::Replace => temporary.replace(),
                 Mode::Create => temporary.create_only(),
-            })
+            }
         });
-        let denied = |denied: Denied| Error::new(Code::Unavailable, denied.to_string());
-        published.await?.map_err(denied)?.map_err(failed)
+        published.await?.map_err(failed)
     }
 }
 
@@ -202,7 +202,8 @@ impl ObjectStore for Filesystem {
 
     async fn delete_object(&self, bucket: &str, key: &str) -> Result<()> {
         let segments = key_segments(key)?;
-        self.with_bucket(bucket, move |root| root.delete_file(&segments)).await
+        let permit = self.permit.clone();
+        self.with_bucket(bucket, move |root| root.delete_file(&segments, &permit)).await
     }
 
     async fn create_signed_url(&self, bucket: &str, key: &str, ttl: Duration) -> Result<String> {

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use bowline_plugin::{Code, Config, ObjectStore as _};
@@ -171,6 +172,41 @@ async fn without_a_permit_the_old_object_stays() {
     let error = store.put_object(BUCKET, "a", body("new")).await.unwrap_err();
     assert!(error.message().contains("its time is over"), "{error}");
     store.create_object(BUCKET, "b", Bytes::from("new")).await.unwrap_err();
+    let error = store.delete_object(BUCKET, "a").await.unwrap_err();
+    assert_eq!(error.code(), Code::Unavailable, "{error}");
     assert_eq!(store.list_objects(BUCKET, "").await.unwrap(), ["a"]);
     assert_eq!(fs::read(root.path().join(BUCKET).join("a")).unwrap(), b"old");
+}
+
+#[test]
+fn what_waits_for_a_slow_disk_is_not_deleted_when_the_permit_ends_meanwhile() {
+    // One thread for all access to files, and it is busy.
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().max_blocking_threads(1).build().unwrap();
+    let root = root();
+    let file = root.path().join(BUCKET).join("a");
+    fs::write(&file, "old").unwrap();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let asked = Arc::clone(&is_over);
+    let permit = Permit::new(move || {
+        let is_over = asked.load(Ordering::SeqCst);
+        if is_over { Err(Denied("its time is over".to_owned())) } else { Ok(()) }
+    });
+    runtime.block_on(async {
+        let store = open(root.path()).await.with_permit(permit);
+        let (go_on, wait) = std::sync::mpsc::channel::<()>();
+        let busy = tokio::task::spawn_blocking(move || wait.recv_timeout(Duration::from_mins(2)));
+        let mut deletion = store.delete_object(BUCKET, "a");
+        // Now it stands in the queue.
+        assert!(futures::poll!(&mut deletion).is_pending());
+        is_over.store(true, Ordering::SeqCst);
+        go_on.send(()).unwrap();
+        let error = deletion.await.unwrap_err();
+        assert!(error.message().contains("its time is over"), "{error}");
+        busy.await.unwrap().unwrap();
+        assert!(file.exists());
+        is_over.store(false, Ordering::SeqCst);
+        store.delete_object(BUCKET, "a").await.unwrap();
+        assert!(!file.exists());
+    });
 }

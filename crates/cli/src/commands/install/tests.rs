@@ -109,6 +109,15 @@ fn what_cannot_work_is_told_before_anything_is_done() {
             "`--restore-only` is not taken: let backup locations",
         ),
         (
+            &[
+                "--no-secret",
+                "--no-default-backup-location",
+                "--",
+                "--leader-elect-renew-deadline=20s",
+            ],
+            "the server does not take these flags: a lease that is renewed each 2s, given up after 20s",
+        ),
+        (
             &["--no-secret", "--provider=gcp", "--bucket=b"],
             "--plugins, such as velero/velero-plugin-for-gcp;",
         ),

@@ -4,6 +4,7 @@ use bowline_api::{
     Backup, BackupRepository, BackupStorageLocation, DataUpload, PodVolumeBackup, Schedule,
     VolumePluginBackup, VolumeSnapshotLocation, label,
 };
+use bowline_server::check::is_velero_server;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::Container;
 use kube::ResourceExt as _;
@@ -13,7 +14,7 @@ use serde::de::DeserializeOwned;
 
 use crate::commands::install;
 use crate::installation::{Installation, is_unknown_kind};
-use crate::listing;
+use crate::{listing, server_deployment};
 
 /// How many objects of a kind are looked at at most: the answer only has to say whether there are many.
 const MOST: u32 = 5000;
@@ -42,6 +43,8 @@ pub(super) struct Facts {
 /// A server, as its Deployment describes it.
 #[derive(Debug, Default)]
 pub(super) struct Server {
+    /// What the Deployment is called.
+    pub(super) name: String,
     /// How many pods of it are wanted.
     pub(super) replicas: i32,
     /// Its flags, without the word `server`.
@@ -57,8 +60,8 @@ pub(super) async fn gather(installation: &Installation) -> anyhow::Result<Facts>
     let daemon_sets =
         installation.ask("look for the node agent", daemon_sets.list(&params)).await?;
     Ok(Facts {
-        velero: server(installation, "velero").await?,
-        bowline: server(installation, install::NAME).await?,
+        velero: velero(installation).await?,
+        bowline: bowline(installation).await?,
         has_node_agent: daemon_sets.items.iter().any(|set| set.name_any().contains("node-agent")),
         backups: listing::find(installation, &[], None).await?,
         schedules: listing::find(installation, &[], None).await?,
@@ -72,21 +75,37 @@ pub(super) async fn gather(installation: &Installation) -> anyhow::Result<Facts>
     })
 }
 
-async fn server(installation: &Installation, name: &str) -> anyhow::Result<Option<Server>> {
-    let api: Api<Deployment> = installation.api();
+/// Velero's server, whatever its Deployment is called; of several, one that has pods.
+async fn velero(installation: &Installation) -> anyhow::Result<Option<Server>> {
+    let found = server_deployment::veleros(installation, &installation.api(), "").await?;
+    let servers = found.into_iter().filter_map(server);
+    Ok(servers.max_by_key(|server| server.replicas))
+}
+
+async fn bowline(installation: &Installation) -> anyhow::Result<Option<Server>> {
+    let (api, name): (Api<Deployment>, _) = (installation.api(), install::NAME);
     let doing = format!("look at the Deployment {name}");
-    let found = installation.ask(&doing, api.get_opt(name)).await?;
-    let Some(spec) = found.and_then(|deployment| deployment.spec) else { return Ok(None) };
+    Ok(installation.ask(&doing, api.get_opt(name)).await?.and_then(server))
+}
+
+/// What a Deployment says of the server in it: the container with Velero's, or the first one.
+fn server(deployment: Deployment) -> Option<Server> {
+    let name = deployment.name_any();
+    let spec = deployment.spec?;
     let pod = spec.template.spec.unwrap_or_default();
-    let main = pod.containers.into_iter().next().unwrap_or_default();
-    let words = main.args.unwrap_or_default().into_iter();
+    let place = pod.containers.iter().position(is_velero_server).unwrap_or_default();
+    let main = pod.containers.into_iter().nth(place).unwrap_or_default();
+    // The first word of a command is the program.
+    let words = main.command.unwrap_or_default().into_iter().skip(1);
+    let words = words.chain(main.args.unwrap_or_default());
     let flags = words.filter(|word| word != "server").collect();
     let image = |container: Container| container.image.unwrap_or_default();
-    Ok(Some(Server {
+    Some(Server {
+        name,
         replicas: spec.replicas.unwrap_or(1),
         flags,
         plugins: pod.init_containers.unwrap_or_default().into_iter().map(image).collect(),
-    }))
+    })
 }
 
 /// The backup that an object belongs to.
@@ -112,4 +131,32 @@ where
     };
     let doing = format!("list the {}s", K::kind(&()));
     Ok(installation.ask(&doing, request).await?.iter().map(of).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_server_is_read_from_its_container_whatever_stands_beside_it() {
+        let deployment = json!({
+            "metadata": {"name": "backups-velero"},
+            "spec": {"selector": {}, "template": {"spec": {
+                "initContainers": [{"name": "p", "image": "x/plugin:v1"}],
+                "containers": [
+                    {"name": "proxy", "image": "x/proxy", "args": ["--listen"]},
+                    {
+                        "name": "velero", "image": "mirror.example/v:1",
+                        "command": ["/velero", "server", "--log-level=debug"], "args": ["--features="],
+                    },
+                ],
+            }}},
+        });
+        let server = server(serde_json::from_value(deployment).unwrap()).unwrap();
+        assert_eq!((server.name.as_str(), server.replicas), ("backups-velero", 1));
+        assert_eq!(server.flags, ["--log-level=debug", "--features="]);
+        assert_eq!(server.plugins, ["x/plugin:v1"]);
+    }
 }

@@ -5,11 +5,11 @@ use super::judge::taken_flags;
 
 /// How to switch to Bowline.
 pub(super) fn forth(facts: &Facts, namespace: &str) -> Vec<String> {
-    let install = install(facts.velero.as_ref(), namespace);
+    let (install, name) = (install(facts.velero.as_ref(), namespace), name(facts));
     vec![
         "wait for open backups and restores, and pause schedules if you want no gap unnoticed"
             .to_owned(),
-        format!("`kubectl scale deployment velero -n {namespace} --replicas=0`"),
+        format!("`kubectl scale deployment {name} -n {namespace} --replicas=0`"),
         format!(
             "{install}; the image is the one that you have pushed to a registry; the Secret \
              `cloud-credentials` that is there is used, or say --secret-file in place of --no-secret"
@@ -17,20 +17,27 @@ pub(super) fn forth(facts: &Facts, namespace: &str) -> Vec<String> {
         format!(
             "`bowline backup get -n {namespace}`, then a backup and a restore of something small"
         ),
-        "delete the Deployment velero when you are sure; until then `bowline migrate check --back` \
-         says whether you can go back"
-            .to_owned(),
+        format!(
+            "delete the Deployment {name} when you are sure; until then `bowline migrate check --back` \
+             says whether you can go back"
+        ),
     ]
 }
 
 /// How to switch back to Velero.
-pub(super) fn back(namespace: &str) -> Vec<String> {
+pub(super) fn back(facts: &Facts, namespace: &str) -> Vec<String> {
+    let name = name(facts);
     vec![
         format!("`bowline uninstall -n {namespace}`, which keeps backups, schedules and locations"),
         format!(
-            "`kubectl scale deployment velero -n {namespace} --replicas=1`, or install Velero again"
+            "`kubectl scale deployment {name} -n {namespace} --replicas=1`, or install Velero again"
         ),
     ]
+}
+
+/// What Velero's Deployment is called.
+fn name(facts: &Facts) -> &str {
+    facts.velero.as_ref().map_or("velero", |server| &server.name)
 }
 
 /// The command that installs our server in the place of Velero's.
@@ -71,6 +78,7 @@ mod tests {
     fn the_command_to_install_with_has_plugins_and_the_flags_that_carry_over() {
         let texts = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect();
         let velero = Server {
+            name: "nightly-velero".to_owned(),
             replicas: 1,
             flags: texts(&[
                 "--features=EnableCSI",
@@ -84,6 +92,8 @@ mod tests {
         };
         let facts = Facts { velero: Some(velero), ..Facts::default() };
         let steps = forth(&facts, "backups");
+        assert!(steps[1].contains("scale deployment nightly-velero -n backups"), "{steps:?}");
+        assert!(back(&facts, "backups")[1].contains("scale deployment nightly-velero "));
         let step = &steps[2];
         assert!(
             step.starts_with("`bowline install -n backups --image=REGISTRY/bowline:v"),

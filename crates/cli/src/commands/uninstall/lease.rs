@@ -3,17 +3,21 @@
 
 use std::time::Duration;
 
+use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
-use kube::api::{DeleteParams, Preconditions};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{DeleteParams, ListParams, Preconditions};
 use kube::{Api, ResourceExt as _};
 use tokio::time::Instant;
 
-use super::LOOK;
+use super::{LOOK, MANAGED_BY, NAME};
 use crate::installation::{Installation, is_not_found};
 use crate::output;
 
-/// The longest time that a Lease is believed to last.
-const LONGEST: Duration = Duration::from_mins(1);
+/// How long a Lease is taken to last that does not say: longer than any that a server writes without being told.
+const UNSAID: Duration = Duration::from_mins(1);
+/// More pods than a server has.
+const MOST_PODS: u32 = 500;
 /// How often somebody may be faster than we.
 const MOST_TRIES: usize = 5;
 
@@ -46,6 +50,53 @@ pub(super) async fn remove(installation: &Installation) -> anyhow::Result<Option
     Ok(Some("somebody".to_owned()))
 }
 
+/// The server that works under the Lease, unless it is one of our Deployment, which goes.
+pub(super) async fn other_holder(installation: &Installation) -> anyhow::Result<Option<String>> {
+    let api: Api<Lease> = installation.api();
+    let request = api.get_opt(bowline_server::lease::NAME);
+    let lease = installation.ask("look at the Lease", request).await?;
+    let Some(holder) = lease.as_ref().map(holder).filter(|holder| !holder.is_empty()) else {
+        return Ok(None);
+    };
+    let deployments: Api<Deployment> = installation.api();
+    let deployment = installation.ask("look at the server", deployments.get_opt(NAME)).await?;
+    if let Some(deployment) = deployment.filter(is_ours) {
+        let pods: Api<Pod> = installation.api();
+        let params = ListParams::default().labels(&selector(&deployment)).limit(MOST_PODS);
+        let pods = installation.ask("look at the server's pods", pods.list_metadata(&params));
+        let is_pod = pods.await?.items.iter().any(|pod| pod.name_any() == holder);
+        if is_pod || identity(&deployment) == Some(holder) {
+            return Ok(None);
+        }
+    }
+    match look(installation, &api).await? {
+        Sight::Nothing | Sight::Silent(_) => Ok(None),
+        Sight::Live(holder) => Ok(Some(holder)),
+    }
+}
+
+fn is_ours(deployment: &Deployment) -> bool {
+    deployment.labels().get(MANAGED_BY).is_some_and(|by| by == NAME)
+}
+
+/// Which pods are a Deployment's.
+fn selector(deployment: &Deployment) -> String {
+    let labels = deployment.spec.as_ref().and_then(|spec| spec.selector.match_labels.as_ref());
+    let pairs = labels.into_iter().flatten().map(|(key, value)| format!("{key}={value}"));
+    pairs.collect::<Vec<_>>().join(",")
+}
+
+/// What the servers of a Deployment are told to be called, if not as their pods.
+fn identity(deployment: &Deployment) -> Option<&str> {
+    let pod = deployment.spec.as_ref()?.template.spec.as_ref()?;
+    let mut words = pod.containers.iter().flat_map(|one| one.args.iter().flatten());
+    let flag = words.find_map(|word| word.strip_prefix("--identity"))?;
+    match flag.strip_prefix('=') {
+        Some(name) => Some(name),
+        None => words.next().map(String::as_str),
+    }
+}
+
 enum Sight {
     Nothing,
     /// Nobody holds it, or whoever did has not renewed it in time.
@@ -60,8 +111,17 @@ async fn look(installation: &Installation, api: &Api<Lease>) -> anyhow::Result<S
     let name = bowline_server::lease::NAME;
     let get = async || installation.ask("look at the Lease", api.get_opt(name)).await;
     let Some(first) = get().await? else { return Ok(Sight::Nothing) };
-    let deadline = Instant::now() + lasts(&first);
-    while !holder(&first).is_empty() && Instant::now() < deadline {
+    if holder(&first).is_empty() {
+        return Ok(Sight::Silent(Box::new(first)));
+    }
+    let Some(lasts) = lasts(&first) else { return Ok(Sight::Live(holder(&first).to_owned())) };
+    output::say(format_args!(
+        "Lease {name}: waiting for up to {} s to see whether the server `{}` still works",
+        lasts.as_secs(),
+        holder(&first)
+    ));
+    let deadline = Instant::now() + lasts;
+    while Instant::now() < deadline {
         tokio::time::sleep(LOOK).await;
         let Some(now) = get().await? else { return Ok(Sight::Nothing) };
         if holder(&now).is_empty() {
@@ -79,8 +139,58 @@ fn holder(lease: &Lease) -> &str {
     spec.and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default()
 }
 
-fn lasts(lease: &Lease) -> Duration {
+/// How long a Lease lasts after a renewal. None if that is longer than any that a server of ours writes: it
+/// cannot be waited for, so that nobody is taken for silent.
+fn lasts(lease: &Lease) -> Option<Duration> {
     let seconds = lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds);
     let seconds = seconds.and_then(|seconds| u64::try_from(seconds).ok());
-    seconds.map_or(LONGEST, Duration::from_secs).min(LONGEST)
+    let lasts = seconds.filter(|seconds| *seconds > 0).map_or(UNSAID, Duration::from_secs);
+    (lasts <= bowline_server::lease::LONGEST).then_some(lasts)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_lease_is_waited_for_as_long_as_it_says_or_not_judged() {
+        for (said, expected) in [
+            (json!(15), Some(15)),
+            (json!(180), Some(180)),
+            (json!(600), Some(600)),
+            (json!(601), None),
+            (json!(null), Some(60)),
+            (json!(0), Some(60)),
+            (json!(-1), Some(60)),
+        ] {
+            let lease = json!({"metadata": {}, "spec": {"leaseDurationSeconds": said}});
+            let lease: Lease = serde_json::from_value(lease).unwrap();
+            assert_eq!(lasts(&lease), expected.map(Duration::from_secs), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_server_of_our_deployment_is_known_by_its_pod_or_by_the_name_that_it_is_told() {
+        for (args, expected) in [
+            (&["server"][..], None),
+            (&["server", "--identity=one"], Some("one")),
+            (&["server", "--identity", "one", "--log-level=debug"], Some("one")),
+        ] {
+            let deployment = json!({
+                "metadata": {"labels": {MANAGED_BY: NAME}},
+                "spec": {
+                    "selector": {"matchLabels": {"a": "b", "c": "d"}},
+                    "template": {"spec": {"containers": [{"name": "x", "args": args}]}},
+                },
+            });
+            let mut deployment: Deployment = serde_json::from_value(deployment).unwrap();
+            assert_eq!(identity(&deployment), expected);
+            assert_eq!(selector(&deployment), "a=b,c=d");
+            assert!(is_ours(&deployment));
+            deployment.metadata.labels = None;
+            assert!(!is_ours(&deployment));
+        }
+    }
 }

@@ -3,12 +3,11 @@
 use std::collections::BTreeSet;
 
 use bowline_api::crds;
-use k8s_openapi::api::apps::v1::Deployment;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
 use kube::{Api, ResourceExt};
 
 use crate::installation::{Installation, is_unknown_kind};
-use crate::server_deployment::CONTAINERS;
+use crate::server_deployment::{self, is_server};
 
 /// How many objects of a kind are looked at: one is reason enough, the others only add names.
 const MOST: u32 = 100;
@@ -35,13 +34,8 @@ pub(super) async fn find(installation: &Installation) -> anyhow::Result<BTreeSet
             others.extend(found.iter().filter_map(ResourceExt::namespace));
         }
     }
-    let deployments: Api<Deployment> = installation.cluster_api();
-    for name in CONTAINERS {
-        let named = format!("metadata.name={name},{elsewhere}");
-        let params = ListParams::default().fields(&named).limit(MOST);
-        let request = deployments.list_metadata(&params);
-        let found = installation.ask("look for other servers", request).await?;
-        others.extend(found.items.iter().filter_map(ResourceExt::namespace));
-    }
+    let (all, doing) = (installation.cluster_api(), "look for other servers");
+    let servers = server_deployment::list(installation, &all, doing, &elsewhere, is_server).await?;
+    others.extend(servers.iter().filter_map(ResourceExt::namespace));
     Ok(others)
 }

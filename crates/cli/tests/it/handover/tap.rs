@@ -15,6 +15,8 @@ const LONGEST: usize = 64 << 20;
 /// A request that was to change something, and reached the bucket.
 #[derive(Clone, Debug)]
 pub(crate) struct Write {
+    /// When its connection was there. Each request has its own.
+    pub(crate) connected: Instant,
     /// When the server had sent it.
     pub(crate) at: Instant,
     pub(crate) method: String,
@@ -80,11 +82,12 @@ impl Tap {
         let seen = Arc::clone(&shared);
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
+                let connected = Instant::now();
                 let shared = Arc::clone(&seen);
                 // A connection that breaks is the server's to deal with.
                 std::thread::spawn(move || {
                     let mut was_held = false;
-                    let _ = shared.serve(stream, &mut was_held);
+                    let _ = shared.serve(stream, connected, &mut was_held);
                     shared.lock().settled += usize::from(was_held);
                     shared.changed.notify_all();
                 });
@@ -141,7 +144,12 @@ impl Shared {
     }
 
     /// Passes on one request, and its answer.
-    fn serve(&self, mut stream: TcpStream, was_held: &mut bool) -> io::Result<()> {
+    fn serve(
+        &self,
+        mut stream: TcpStream,
+        connected: Instant,
+        was_held: &mut bool,
+    ) -> io::Result<()> {
         let mut reader = BufReader::new(stream.try_clone()?);
         let Some(request) = Request::read(&mut reader)? else { return Ok(()) };
         let at = Instant::now();
@@ -153,7 +161,8 @@ impl Shared {
         let status: u16 = status.map_err(io::Error::other)?;
         let Request { method, path, .. } = &request;
         if !["GET", "HEAD"].contains(&method.as_str()) {
-            let write = Write { at, method: method.clone(), path: path.clone(), status };
+            let (method, path) = (method.clone(), path.clone());
+            let write = Write { connected, at, method, path, status };
             self.lock().writes.push(write);
         }
         if self.hold(&request, Held::After, was_held) == Fate::Break {

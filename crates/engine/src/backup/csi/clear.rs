@@ -10,10 +10,11 @@ use crate::cluster::Cluster;
 use crate::operation::record::Of;
 use crate::resource::Resources;
 
-use super::leave::{self, Reach, Target};
+use super::leave::{self, Discarded, Reach, Target};
 use super::{Record, is_of_csi};
 
 const UNFOLLOWED: &str = "nothing in the backup leads to it";
+const UNSERVED: &str = "the cluster does not serve VolumeSnapshots any more";
 
 /// Takes away the snapshots of a backup that nobody waits for.
 pub(in crate::backup) async fn clear_up(
@@ -33,10 +34,15 @@ pub(in crate::backup) async fn clear_up(
     if targets.is_empty() {
         return;
     }
-    let left = match Reach::new(cluster, resources, backup) {
-        Some(reach) => leave::discard(&reach, &targets).await,
-        // Whatever there was is gone with it.
-        None => Vec::new(),
+    let Discarded { left, unseen } = if let Some(reach) = Reach::new(cluster, resources, backup) {
+        leave::discard(&reach, &targets).await
+    } else {
+        let unserved = |target: &Target| (target.clone(), UNSERVED.to_owned());
+        Discarded { left: Vec::new(), unseen: targets.iter().map(unserved).collect() }
+    };
+    let find = |all: &[(Target, String)], target: &Target| {
+        let found = all.iter().find(|(one, _)| one == target);
+        found.map(|(_, reason)| reason.clone())
     };
     for record in csi_snapshots.iter_mut() {
         let Some(target) = record.target().filter(|target| targets.contains(target)) else {
@@ -48,12 +54,21 @@ pub(in crate::backup) async fn clear_up(
             report.warning(&id, text);
             record.failure = Some(UNFOLLOWED.to_owned());
         }
-        match left.iter().find(|(left, _)| *left == target) {
-            Some((target, reason)) => {
+        match (find(&left, &target), find(&unseen, &target)) {
+            (Some(reason), _) => {
                 let text = format!("{target} could not be deleted, and is left over: {reason}");
                 report.error(&id, text);
             }
-            None => record.forget(),
+            // The driver may have it all the same, and nothing else leads to it.
+            (None, Some(missing)) if !record.handle.is_empty() => {
+                let text = format!(
+                    "there was nothing by which its snapshot {} could be deleted: {missing}; if the \
+                     driver still has it, that is left over",
+                    record.handle
+                );
+                report.warning(&id, text);
+            }
+            (None, _) => record.forget(),
         }
         let infos = volumes.iter_mut().filter(|info| info.pv_name == record.volume);
         for info in infos.filter(|info| info.csi_snapshot_info.is_some()) {

@@ -20,7 +20,7 @@ use super::Api;
 use super::class::Class;
 use super::object::{Content, Snapshot};
 use super::plan::{Plan, Planned};
-use super::take::Failure;
+use super::take::{self, Failure};
 use crate::backup::{Context, snapshot};
 use crate::cluster::watch::{self, Waited};
 use crate::cluster::{self, Query};
@@ -235,13 +235,12 @@ pub(super) async fn make(context: &Context, group: &Group) -> Result<Made, Failu
     let kinds = Kinds::of(&context.resources);
     let kinds = kinds.ok_or_else(|| failed(false)(format!("{GROUP} is not served any more")))?;
     point::pass(Point::CsiSnapshotCreate);
-    let made = context.cluster.create(&kinds.groups, &group.namespace, &group.item).await;
+    let name = (group.namespace.as_str(), group.name.as_str());
+    let made = take::create(context, &kinds.groups, name, &group.item).await;
     point::pass(Point::CsiSnapshotCreated);
-    let made = made.map_err(|error| {
+    let uid = made.map_err(|error| {
         failed(true)(format!("the VolumeGroupSnapshot cannot be created: {error}"))
     })?;
-    let read = Snapshot::read(&made.item);
-    let uid = read.map_err(|error| failed(true)(error.to_string()))?.metadata.uid;
     let made = Made { namespace: group.namespace.clone(), name: group.name.clone(), uid };
     let limit = context.request.csi_snapshot_timeout();
     let taken = tokio::select! {

@@ -5,6 +5,9 @@
 //! | is complete, and so is the backup | [kept](retain), and its objects [removed](release) | nothing in the cluster can take it away; the backup has its handle |
 //! | has failed, or nobody wants the backup | [discarded](discard) | nothing is left, neither in the cluster nor at the driver |
 //!
+//! That an object is not found does not mean that its snapshot was deleted: somebody may have removed it, and
+//! the driver keeps the snapshot. So that is [told apart](Discarded), and such a handle is not forgotten.
+//!
 //! Names come from the journal, or from files in the bucket, which others may write to: so only objects
 //! are touched that carry the labels of the backup, and contents that are bound to one of those.
 
@@ -24,8 +27,8 @@ use crate::cluster::{Cluster, Door, Error, Query};
 use crate::operation::record::Of;
 use crate::point::{self, Point};
 use crate::resource::{Resource, Resources};
-pub use many::{discard, discard_or_tell, release, retain};
-pub use target::{Target, targets};
+pub use many::{Discarded, discard, discard_or_tell, release, retain};
+pub use target::{Left, Target, targets};
 
 /// How long a snapshot may take to go.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -56,11 +59,7 @@ impl<'a> Reach<'a> {
 
     /// The same, for somebody who does not know what the cluster serves.
     pub async fn discover(cluster: &'a dyn Cluster, backup: Of<'a>) -> Result<Option<Self>, Error> {
-        let discovery = cluster.discover().await?;
-        // It does not answer now, which does not mean that it is not served.
-        if let Some(failed) = discovery.failed.iter().find(|one| one.starts_with(object::GROUP)) {
-            return Err(Error::Unreachable(failed.clone()));
-        }
+        let discovery = crate::csi::discover(cluster).await?;
         Ok(Self::new(cluster, &crate::backup::discover::resources(&discovery), backup))
     }
 
@@ -68,7 +67,16 @@ impl<'a> Reach<'a> {
     async fn snapshot(&self, target: &Target) -> Result<Option<Snapshot>, Error> {
         let found = self.cluster.get(&self.snapshots, &target.namespace, &target.name).await?;
         let read = found.and_then(|object| Snapshot::read(&object.item).ok());
-        Ok(read.filter(|snapshot| snapshot.is_of(self.backup)))
+        let Some(snapshot) = read else { return Ok(None) };
+        let is_ours = snapshot.is_of(self.backup) || self.is_of_group(&snapshot).await?;
+        Ok(is_ours.then_some(snapshot))
+    }
+
+    /// Whether a group of the backup owns a VolumeSnapshot. Such a one may lack the labels: it gets them late.
+    async fn is_of_group(&self, snapshot: &Snapshot) -> Result<bool, Error> {
+        let (Some(kinds), Some(name)) = (&self.groups, snapshot.group()) else { return Ok(false) };
+        let group = self.group(kinds, &snapshot.metadata.namespace, name).await?;
+        Ok(group.is_some_and(|(group, _)| snapshot.is_owned_by(&group.metadata.uid)))
     }
 
     /// The content of a VolumeSnapshot.
@@ -253,33 +261,58 @@ impl<'a> Reach<'a> {
         Ok(members)
     }
 
-    /// Deletes a group with all its snapshots, unless some of them are kept: those of the backup that are
-    /// not among `all`.
-    async fn discard_group(&self, group: &Target, all: Option<&[Target]>) -> Result<(), String> {
-        let told = |error: Error| error.to_string();
-        let Some(kinds) = &self.groups else { return Ok(()) };
-        let Target { namespace, name, .. } = group;
-        if self.group(kinds, namespace, name).await.map_err(told)?.is_none() {
-            return Ok(());
+    /// Removes a group whose snapshots are kept, unless it is not sure of one that it is: a group takes its
+    /// VolumeSnapshots with it.
+    async fn release_group(
+        &self,
+        group: &Target,
+        unsure: &[(Target, String)],
+    ) -> Result<(), String> {
+        let members = self.members(group).await.map_err(|error| error.to_string())?;
+        for member in &members {
+            let meta = &member.metadata;
+            let is_it = |one: &Target| one.namespace == meta.namespace && one.name == meta.name;
+            if unsure.iter().any(|(one, _)| is_it(one)) {
+                return Err(format!("its snapshot {} could not be told to stay", meta.name));
+            }
         }
+        self.remove_group(group, "Retain").await
+    }
+
+    /// Deletes a group with all its snapshots, unless some of them are kept: those that are not among
+    /// `all`.
+    async fn discard_group(&self, group: &Target, all: Option<&[Target]>) -> Result<Gone, String> {
+        let told = |error: Error| error.to_string();
+        let Some(kinds) = &self.groups else {
+            return Err("the cluster does not serve VolumeGroupSnapshots any more".to_owned());
+        };
+        let Target { namespace, name, .. } = group;
+        let is_there = self.group(kinds, namespace, name).await.map_err(told)?.is_some();
         let members = self.members(group).await.map_err(told)?;
         let is_kept = |member: &Snapshot| {
-            member.is_of(self.backup)
-                && all.is_some_and(|all| all.iter().all(|one| one.name != member.metadata.name))
+            all.is_some_and(|all| all.iter().all(|one| one.name != member.metadata.name))
         };
         if members.iter().any(is_kept) {
             return Err("it was taken in a group, of which other snapshots are kept".to_owned());
+        }
+        if !is_there {
+            // Whoever removed it may have ended before these. They alone prove nothing: no driver is asked
+            // for a member.
+            for member in members.iter().filter(|member| member.is_of(self.backup)) {
+                self.discard(member).await?;
+            }
+            return Ok(Gone::NotSeen("its VolumeGroupSnapshot is not there"));
         }
         self.remove_group(group, "Delete").await?;
         // The controller should see to them, and now and then leaves one.
         for member in &members {
             self.discard(member).await?;
         }
-        Ok(())
+        Ok(Gone::Deleted)
     }
 
     /// Deletes a snapshot: at its driver, and its objects. Returns when they are gone, or are on the way.
-    async fn discard(&self, snapshot: &Snapshot) -> Result<(), String> {
+    async fn discard(&self, snapshot: &Snapshot) -> Result<Gone, String> {
         let told = |error: Error| error.to_string();
         let (namespace, name) =
             (snapshot.metadata.namespace.clone(), snapshot.metadata.name.clone());
@@ -287,9 +320,10 @@ impl<'a> Reach<'a> {
         point::pass(Point::DeleteSnapshot);
         let deadline = Instant::now() + LIMIT;
         let mut pause = FIRST_PAUSE;
-        let mut is_deleted = false;
+        let (mut is_deleted, mut had_content) = (false, false);
         loop {
             let content = self.content(snapshot).await.map_err(told)?;
+            had_content |= content.is_some();
             if let Some((content, _)) = &content {
                 self.set_policy(content, "Delete").await.map_err(told)?;
             }
@@ -315,8 +349,18 @@ impl<'a> Reach<'a> {
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
         point::pass(Point::SnapshotDeleted);
-        Ok(())
+        let without = Gone::NotSeen("its VolumeSnapshotContent is not there");
+        Ok(if had_content { Gone::Deleted } else { without })
     }
+}
+
+/// How a snapshot is gone.
+#[derive(Clone, Copy)]
+enum Gone {
+    /// It is deleted at its driver, or will be.
+    Deleted,
+    /// Nothing of it was there by which that could be done, and what is missing.
+    NotSeen(&'static str),
 }
 
 fn gone_is_well(done: Result<(), Error>) -> Result<(), Error> {

@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::{Deserialize, Serialize};
 
 use super::action::BACKUPPER;
-use super::leave::Target;
+use super::leave::{Left, Target};
 use super::object;
 use super::sight::Key;
 use crate::operation::{Operation, State};
@@ -96,8 +96,8 @@ impl Record {
 
     /// Forgets what was taken away.
     pub(super) fn forget(&mut self) {
-        let Self { name, content, operation, handle, left_group, .. } = self;
-        for gone in [name, content, operation, handle, left_group] {
+        let Self { name, content, operation, handle, group_handle, left_group, .. } = self;
+        for gone in [name, content, operation, handle, group_handle, left_group] {
             gone.clear();
         }
     }
@@ -142,17 +142,17 @@ pub fn settle(operations: &[Operation], infos: &mut [BackupVolumeInfo]) {
 }
 
 /// Takes the handles of snapshots out of the records of volumes that have been deleted: those of
-/// `discarded` that are not among `left`.
-pub fn forget_discarded(discarded: &[Target], left: &[Target], infos: &mut [BackupVolumeInfo]) {
+/// `discarded` of which nothing may be `left`.
+pub fn forget_discarded(discarded: &[Target], left: &Left, infos: &mut [BackupVolumeInfo]) {
     for info in infos {
         let Some(csi) = &mut info.csi_snapshot_info else { continue };
         let mut parts = csi.operation_id.split('/');
         let (namespace, name) =
             (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
-        let is_in =
-            |all: &[Target]| all.iter().any(|one| one.namespace == namespace && one.name == name);
-        if is_in(discarded) && !is_in(left) {
+        let is_it = |one: &Target| one.namespace == namespace && one.name == name;
+        if discarded.iter().any(is_it) && !left.may_have(namespace, name) {
             csi.snapshot_handle.clear();
+            csi.volume_group_snapshot_handle.clear();
         }
     }
 }

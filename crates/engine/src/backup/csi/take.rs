@@ -12,7 +12,7 @@ use futures::{FutureExt as _, StreamExt as _};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::group::{self, Made};
+use super::group::{self, Made, Members};
 use super::leave::{self, Target};
 use super::object::{self, Snapshot};
 use super::plan::{Plan, Planned};
@@ -134,7 +134,8 @@ async fn make(context: &Context, record: &mut Record, item: &Item) -> Result<(),
     let key = record.key();
     sight.expect(&key);
     point::pass(Point::CsiSnapshotCreate);
-    let made = create(context, &api, record, item).await;
+    let name = (record.namespace.as_str(), record.name.as_str());
+    let made = create(context, &api.snapshots, name, item).await;
     point::pass(Point::CsiSnapshotCreated);
     let uid = made
         .map_err(|error| failed(true)(format!("its VolumeSnapshot cannot be created: {error}")))?;
@@ -146,23 +147,22 @@ async fn make(context: &Context, record: &mut Record, item: &Item) -> Result<(),
     Ok(())
 }
 
-/// Creates a VolumeSnapshot and returns its uid. Where it is not known what came of that, it is tried once
-/// more: the name is ours alone, so that whatever is there is what we made.
-async fn create(
+/// Creates a VolumeSnapshot, or a group of them, and returns its uid. Where it is not known what came of
+/// that, it is tried once more: the name is ours alone, so that whatever is there is what we made.
+pub(super) async fn create(
     context: &Context,
-    api: &Api,
-    record: &Record,
+    resource: &Arc<Resource>,
+    (namespace, name): (&str, &str),
     item: &Item,
 ) -> Result<String, cluster::Error> {
-    let create = || context.cluster.create(&api.snapshots, &record.namespace, item);
+    let create = || context.cluster.create(resource, namespace, item);
     let made = match create().await {
         Err(cluster::Error::Unreachable(_) | cluster::Error::Silent(_)) => create().await,
         made => made,
     };
     let made = match made {
         Err(error) if error.is_already_there() => {
-            let found =
-                context.cluster.get(&api.snapshots, &record.namespace, &record.name).await?;
+            let found = context.cluster.get(resource, namespace, name).await?;
             found.ok_or(error)?
         }
         made => made?,
@@ -199,14 +199,15 @@ pub(in crate::backup) async fn finish(context: &Context, tried: Vec<Tried>, sink
 async fn discard(context: &Context, doomed: &[Target]) -> Vec<Target> {
     let Some(reach) = reach(context).filter(|_| !doomed.is_empty()) else { return Vec::new() };
     let mut left = Vec::new();
-    for (target, reason) in leave::discard(&reach, doomed).await {
+    for (target, reason) in leave::discard(&reach, doomed).await.left {
         tracing::warn!("{target} of a snapshot that failed is left for now: {reason}");
         left.push(target);
     }
     left
 }
 
-/// The same, with what is known of the snapshots of groups now.
+/// The same, with what is known of the snapshots of groups now. A group that lacks one is not kept: whoever
+/// deletes it must name all its snapshots to the driver, and nobody would know that one.
 async fn with_members(context: &Context, tried: Vec<Tried>) -> Vec<Tried> {
     let mut groups: Vec<(Made, Vec<Tried>)> = Vec::new();
     let mut all = Vec::new();
@@ -220,22 +221,32 @@ async fn with_members(context: &Context, tried: Vec<Tried>) -> Vec<Tried> {
             None => groups.push((made, vec![one])),
         }
     }
-    let Some(api) = Api::of(context) else { return all };
+    let api = Api::of(context);
     for (made, members) in groups {
         let claims = members.iter().map(|one| one.record.claim.clone()).collect();
-        let found = group::members(context, &api, &made, &claims).await;
-        let has_none = found.of_claims.is_empty();
+        let found = match &api {
+            Some(api) => group::members(context, api, &made, &claims).await,
+            None => Members { trouble: Some(NO_API.to_owned()), ..Members::default() },
+        };
+        let lacking = claims.iter().find(|claim| !found.of_claims.contains_key(*claim));
         for mut one in members {
             let record = &mut one.record;
-            if let Some((snapshot, content)) = found.of_claims.get(&record.claim) {
-                record.name.clone_from(&snapshot.metadata.name);
-                content.note_in(record);
-                record.begin();
-            } else {
-                let why = found.trouble.as_deref().unwrap_or("it is not in the group");
-                record.failure = Some(format!("no VolumeSnapshot was made of it: {why}"));
-                // The group stays for the sake of the others.
-                one.is_made = has_none;
+            match (found.of_claims.get(&record.claim), lacking) {
+                (Some((snapshot, taken)), None) => {
+                    record.name.clone_from(&snapshot.metadata.name);
+                    taken.note_in(record);
+                    record.begin();
+                }
+                (Some(_), Some(other)) => {
+                    record.failure = Some(format!(
+                        "its group lacks the snapshot of the claim {other}, and a group is kept whole or \
+                         not at all"
+                    ));
+                }
+                (None, _) => {
+                    let why = found.trouble.as_deref().unwrap_or("it is not in the group");
+                    record.failure = Some(format!("no VolumeSnapshot was made of it: {why}"));
+                }
             }
             all.push(one);
         }
@@ -296,11 +307,12 @@ async fn mark_all(context: &Context, api: &Api, record: &Record, sink: &Sink<'_>
     let (id, report) = (record.claim_id(), sink.report(context));
     match snapshot {
         Ok(object) => sink.add_member(object),
-        // By its labels it is known whose it is; one that was made for the claim has them from the start.
+        // By its labels it is known whose it is when its group is gone; one that was made for the claim has
+        // them from the start.
         Err(error) if !record.group_handle.is_empty() => {
             let text = format!(
-                "its VolumeSnapshot {name} cannot be labelled, so that its snapshot cannot be kept \
-                 when the backup is over: {error}"
+                "its VolumeSnapshot {name} cannot be labelled, so that only its group says whose it is: \
+                 {error}"
             );
             report.error(&id, text);
         }

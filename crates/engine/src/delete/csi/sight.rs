@@ -50,6 +50,8 @@ pub(super) struct Sight<'a> {
     changes: BoxStream<'static, cluster::Result<Change>>,
     /// Whether its status has named its snapshot.
     was_named: bool,
+    /// The group that its snapshot is a member of, if the snapshotter said so.
+    group: Option<String>,
     deadline: Instant,
 }
 
@@ -72,7 +74,8 @@ impl<'a> Sight<'a> {
         let query =
             Query { field_selector: format!("metadata.name={}", found.name), ..Query::default() };
         let changes = job.cluster.watch(resource, query);
-        Self { job, kinds, resource, shape, driver, found, changes, was_named: false, deadline }
+        let (was_named, group) = (false, None);
+        Self { job, kinds, resource, shape, driver, found, changes, was_named, group, deadline }
     }
 
     /// What comes next; none if nothing does until then.
@@ -84,6 +87,7 @@ impl<'a> Sight<'a> {
                     let found = Found::of(&object)?;
                     if found.uid == self.found.uid {
                         self.was_named |= self.shape.standing(&found.value) == Standing::Named;
+                        self.group = self.shape.group(&found.value).or(self.group.take());
                         return Ok(Some(Heard::There(found.value)));
                     }
                 }
@@ -169,6 +173,19 @@ impl<'a> Sight<'a> {
                 }
             }
         }
+    }
+
+    /// It is an error if its snapshot is a member of a group, since the snapshotter lets such a content go
+    /// without a word to the driver.
+    pub(super) fn is_alone(&self) -> Result<(), String> {
+        self.group.as_ref().map_or(Ok(()), |group| {
+            Err(format!(
+                "it is a member of the group {group}, which the backup does not know of, and which the \
+                 driver {} deletes whole or not at all; delete that group where it is stored, and then \
+                 the backup again",
+                self.driver
+            ))
+        })
     }
 
     fn told_late(&self, what: &str) -> String {

@@ -12,7 +12,7 @@ use super::deletion::TRIES;
 use super::sight::{ATTEMPT, FIRST_NUDGE};
 use super::*;
 use crate::cluster::{Change, Door, Fake, Query, fake};
-use crate::csi::{BEING_DELETED, GROUP_DELETION_SECRET};
+use crate::csi::{BEING_DELETED, GROUP, GROUP_BEING_DELETED, GROUP_DELETION_SECRET};
 use crate::resource::GroupResource;
 
 const PLURAL: &str = "volumesnapshotcontents.snapshot.storage.k8s.io";
@@ -30,6 +30,7 @@ fn cluster() -> Fake {
         served(GROUP, "VolumeSnapshot", SNAPSHOTS, true),
         served(GROUP, "VolumeSnapshotContent", CONTENTS, false),
         served(GROUP_OF_GROUPS, "VolumeGroupSnapshotContent", GROUP_CONTENTS, false),
+        served(GROUP_OF_GROUPS, "VolumeGroupSnapshot", GROUPS, true),
         served("storage.k8s.io", "CSIDriver", "csidrivers", false),
     ];
     let fake = Fake::new(fake::usual_resources().into_iter().chain(more));
@@ -133,6 +134,8 @@ fn backup() -> bowline_api::Backup {
 struct Controllers {
     /// Whether the driver knows no snapshot that it is asked for.
     is_ignorant: bool,
+    /// Whether the driver says of each snapshot that it is in a group.
+    is_grouping: bool,
     /// Whether nobody does anything about contents that go.
     is_blind: bool,
     /// How many contents lose their name to an error before they go.
@@ -174,6 +177,9 @@ impl Controllers {
                 if !source.is_empty() && now.get("status").is_none() {
                     let status = if self.is_ignorant {
                         json!({"readyToUse": false, "error": {"message": "no such snapshot"}})
+                    } else if self.is_grouping && shape == Shape::Snapshot {
+                        let group = "volumeGroupSnapshotHandle";
+                        json!({field: source, group: "g9", "readyToUse": true})
                     } else {
                         json!({field: source, "readyToUse": true})
                     };
@@ -182,12 +188,17 @@ impl Controllers {
                 continue;
             }
             let is_bound = !text(&now, "/spec/volumeSnapshotRef/uid").is_empty();
-            let is_marked = now["metadata"]["annotations"].get(BEING_DELETED).is_some();
+            let mark = match shape {
+                Shape::Snapshot => BEING_DELETED,
+                Shape::Group => GROUP_BEING_DELETED,
+            };
+            let is_marked = now["metadata"]["annotations"].get(mark).is_some();
             if self.is_blind || ((is_bound || source.is_empty()) && !is_marked) {
                 continue;
             }
             let handle = text(&now, &format!("/status/{field}"));
-            if text(&now, "/spec/deletionPolicy") == "Delete" && !handle.is_empty() {
+            let is_alone = shape.group(&now).is_none();
+            if text(&now, "/spec/deletionPolicy") == "Delete" && !handle.is_empty() && is_alone {
                 let is_wiped = {
                     let mut wiped = self.wiped.lock().unwrap();
                     let is_wiped = *wiped > 0;
@@ -343,6 +354,68 @@ async fn the_snapshots_of_a_group_are_deleted_by_one_call() {
     assert_eq!((ended, deleted), (Ended::Done, vec!["g".to_owned(), "s1".to_owned()]));
     assert_eq!(world.fake.creations().len(), 2);
     assert!(world.fake.object(OF_GROUPS, "", &made.name).is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_that_the_backup_left_goes_before_its_members() {
+    let of_group = |name: &str, source: &Value| {
+        json!({
+            "apiVersion": "groupsnapshot.storage.k8s.io/v1", "kind": "VolumeGroupSnapshotContent",
+            "metadata": {"name": name, "uid": name, "finalizers": [Shape::Group.finalizer()]},
+            "spec": {
+                "deletionPolicy": "Delete", "driver": "a.driver", "source": source,
+                "volumeGroupSnapshotRef": {"namespace": "shop", "name": "vgs", "uid": "vgs1"},
+            },
+            "status": {"volumeGroupSnapshotHandle": "g", "readyToUse": true},
+        })
+    };
+    let restored = of_group(
+        "restored",
+        &json!({"groupSnapshotHandles": {
+            "volumeGroupSnapshotHandle": "g", "volumeSnapshotHandles": ["m1", "m2"],
+        }}),
+    );
+    let fake = cluster()
+        .with(of_group("taken", &json!({"volumeHandles": ["v1", "v2"]})))
+        .with(restored.clone())
+        .with(json!({
+            "apiVersion": "groupsnapshot.storage.k8s.io/v1", "kind": "VolumeGroupSnapshot",
+            "metadata": {"namespace": "shop", "name": "vgs", "uid": "vgs1"},
+        }))
+        .with(left("Delete", "m1"))
+        .with(snapshot("v1"));
+    let mut csi = group();
+    csi.retain(|one| !one.group.is_empty());
+    csi[0].name = "vsc".into();
+    let world = World { csi, ..World::new(fake).await };
+    let (ended, deleted) = world.delete_with_controllers().await;
+    assert_eq!((ended, deleted), (Ended::Done, vec!["g".to_owned()]));
+    assert!(world.fake.object(OF_GROUPS, "", "taken").is_none());
+    assert_eq!(world.fake.object(OF_GROUPS, "", "restored"), Some(restored));
+    let gone = world.fake.deletions();
+    let place = |name: &str| gone.iter().position(|id| id.name == name).unwrap();
+    assert!(place("vgs") < place("vs") && place("taken") < place("vsc"), "{gone:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_content_that_is_going_already_is_let_go() {
+    let mut going = left("Retain", "s1");
+    going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+    let world = World::new(cluster().with(going)).await;
+    let (ended, deleted) = world.delete_with_controllers().await;
+    assert_eq!((ended, deleted), (Ended::Done, vec!["s1".to_owned()]));
+    assert!(world.fake.object(PLURAL, "", "vsc").is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_member_of_a_group_that_the_backup_does_not_know_is_told_at_once() {
+    let world = World::new(cluster()).await;
+    let grouping = Controllers { is_grouping: true, ..Controllers::default() };
+    let (Ended::Failed(errors), deleted) = world.delete_with(&grouping).await else {
+        panic!("it is not done")
+    };
+    assert!(errors[0].contains("it is a member of the group g9, which the backup"), "{errors:?}");
+    assert_eq!((world.fake.creations().len(), deleted.len()), (1, 0));
 }
 
 /// Waits until a content has an annotation that changes with every attempt.

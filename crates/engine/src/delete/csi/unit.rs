@@ -86,6 +86,12 @@ impl Shape {
         text(content, &format!("/status/{}", self.field()))
     }
 
+    /// The group that the snapshot of a content is a member of, if its status says so.
+    pub(super) fn group(self, content: &Value) -> Option<String> {
+        let group = text(content, "/status/volumeGroupSnapshotHandle");
+        (self == Self::Snapshot && !group.is_empty()).then(|| group.to_owned())
+    }
+
     /// Whether a content stands for a snapshot.
     pub(super) fn stands_for(self, content: &Value, handle: &str) -> bool {
         self.named(content) == handle || text(content, self.place()) == handle

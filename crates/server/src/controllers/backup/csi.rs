@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use bowline_api::label;
-use bowline_engine::backup::csi::{self, Reach, Target};
+use bowline_engine::backup::csi::{self, Left, Reach, Target};
 use bowline_engine::operation::{Operation, State};
 use bowline_engine::report::{About, Report};
 use bowline_plugin::ResourceIdentifier;
@@ -22,9 +22,9 @@ const NOT_SERVED: &str = "the cluster does not serve VolumeSnapshots any more";
 impl Course<'_> {
     /// Deletes CSI snapshots of a backup that is not to be, or that have failed. Returns those that could
     /// not be deleted, which are told.
-    pub(super) async fn discard_csi(&self, targets: &[Target], report: &Report) -> Vec<Target> {
+    pub(super) async fn discard_csi(&self, targets: &[Target], report: &Report) -> Left {
         if targets.is_empty() {
-            return Vec::new();
+            return Left::default();
         }
         tracing::info!(snapshots = targets.len(), "CSI snapshots of the backup are deleted");
         let cluster = self.cluster();
@@ -33,12 +33,12 @@ impl Course<'_> {
             Ok(None) => {
                 let text = format!("its CSI snapshots could not be deleted: {NOT_SERVED}");
                 report.error(About::Run, text);
-                targets.to_vec()
+                targets.to_vec().into()
             }
             Err(error) => {
                 let text = format!("its CSI snapshots could not be deleted: {error}");
                 report.error(About::Run, text);
-                targets.to_vec()
+                targets.to_vec().into()
             }
         }
     }
@@ -47,7 +47,8 @@ impl Course<'_> {
     /// Returns what is to be told besides: there are no results to tell it in.
     pub(super) async fn abandon_csi(&self, operations: &[Operation]) -> String {
         let targets: Vec<Target> = operations.iter().filter_map(Target::of_operation).collect();
-        told_left(&self.discard_csi(&targets, &Report::default()).await)
+        let left = self.discard_csi(&targets, &Report::default()).await;
+        told_left(&left.iter().cloned().collect::<Vec<_>>())
     }
 
     /// What is to be told of the CSI snapshots of a backup of which it is not known whether it has a record:

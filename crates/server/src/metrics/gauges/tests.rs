@@ -61,8 +61,8 @@ fn told(seen: &Seen) -> Gauges {
 #[test]
 fn without_objects_all_is_zero_and_nothing_has_failed() {
     let gauges = told(&Seen::default());
-    let none =
-        OfSchedule { is_well: true, last_success: None, items: 0, errors: 0, interval: None };
+    let none = OfSchedule::default();
+    assert!(none.is_well && none.last_success.is_none());
     let schedules = BTreeMap::from([(String::new(), none)]);
     assert_eq!(gauges, Gauges { backups: 0, restores: 0, schedules, locations: BTreeMap::new() });
 }
@@ -186,6 +186,54 @@ fn the_longest_pause_of_a_schedule_is_told_while_it_has_times_to_come() {
         let gauges = told(&Seen { schedules, ..Seen::default() });
         assert_eq!(gauges.schedules["s"].interval, expected, "{expression}");
     }
+}
+
+#[test]
+fn neither_a_night_nor_a_weekend_is_a_delay_whenever_one_asks() {
+    let hours = |hours: u64| Some(Duration::from_hours(hours));
+    // From Friday to Monday, by day and by night.
+    let moments = [
+        "2026-11-13T09:00:00Z",
+        "2026-11-13T12:34:56Z",
+        "2026-11-13T17:00:01Z",
+        "2026-11-13T18:00:00Z",
+        "2026-11-14T03:00:00Z",
+        "2026-11-15T23:59:59Z",
+        "2026-11-16T00:00:00Z",
+        "2026-11-16T09:00:00Z",
+        "2026-11-16T09:00:01Z",
+    ];
+    for (expression, expected) in [
+        ("0 9-17 * * *", hours(16)),
+        ("0 9-17 * * 1-5", hours(64)),
+        ("* * * * *", Some(Duration::from_mins(1))),
+        ("* 9-17 * * *", Some(Duration::from_mins(15 * 60 + 1))),
+        ("* 9-17 * * 1-5", Some(Duration::from_mins(63 * 60 + 1))),
+        // Two times that lie on both sides of midnight.
+        ("0 0,23 * * *", hours(23)),
+        ("0 0,23 * * 1-5", hours(49)),
+        ("0 3 * * 0", hours(7 * 24)),
+        ("0 3 * * 0,3", hours(4 * 24)),
+        ("@every 1s", Some(Duration::from_secs(1))),
+        ("@every 36h", hours(36)),
+        ("@every 2000h", hours(2_000)),
+        ("CRON_TZ=Asia/Tokyo 0 9-17 * * 1-5", hours(64)),
+    ] {
+        for moment in moments {
+            let schedule = schedule("s", expression, false);
+            let told = interval(&schedule, &TimeZone::UTC, at(moment));
+            assert_eq!(told, expected, "{expression} at {moment}");
+        }
+    }
+}
+
+#[test]
+fn it_is_told_since_when_there_is_a_schedule() {
+    let mut old = Arc::unwrap_or_clone(schedule("s", "0 1 * * *", false));
+    let created = serde_json::from_value(json!("2026-11-01T00:00:00Z")).unwrap();
+    old.metadata.creation_timestamp = Some(created);
+    let gauges = told(&Seen { schedules: vec![Arc::new(old)], ..Seen::default() });
+    assert_eq!(gauges.schedules["s"].created, Some(at("2026-11-01T00:00:00Z")));
 }
 
 #[test]

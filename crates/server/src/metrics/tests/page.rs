@@ -50,7 +50,8 @@ fn busy() -> Metrics {
     let restore = json!({"metadata": {"name": "r"}, "spec": {"backupName": "b"}});
     metrics.see(Source::Restores(store::<Restore>(restore)));
     let spec = json!({"schedule": "@every 1h", "template": {}});
-    let schedule = json!({"metadata": {"name": "s"}, "spec": spec});
+    let metadata = json!({"name": "s", "creationTimestamp": "2026-11-15T12:00:00Z"});
+    let schedule = json!({"metadata": metadata, "spec": spec});
     metrics.see(Source::Schedules(store::<Schedule>(schedule)));
     let spec = json!({"provider": "p", "objectStorage": {"bucket": "b"}});
     let status = json!({"phase": "Available"});
@@ -164,4 +165,34 @@ fn alerts_dashboard_and_page_ask_for_what_is_served() {
     let places: BTreeSet<String> = panels.iter().map(|one| one["gridPos"].to_string()).collect();
     let ids: BTreeSet<String> = panels.iter().map(|one| one["id"].to_string()).collect();
     assert_eq!((places.len(), ids.len()), (panels.len(), panels.len()));
+}
+
+#[test]
+fn no_alert_takes_clusters_or_namespaces_together() {
+    let alerts: Value = serde_saphyr::from_str(ALERTS).unwrap();
+    for expression in texts_of(&alerts, "expr") {
+        assert!(!expression.contains(" by ("), "{expression}");
+    }
+}
+
+#[test]
+fn alerts_count_only_what_shows_as_an_increase() {
+    let alerts: Value = serde_saphyr::from_str(ALERTS).unwrap();
+    let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
+    let asked = [texts_of(&alerts, "expr"), texts_of(&dashboard, "expr")].concat();
+    let idle = Metrics::new().render(second(NOW)).unwrap();
+    let series = served(&idle);
+    let mut counted = 0;
+    for expression in asked {
+        for rest in expression.split("increase(").skip(1) {
+            let name = rest.split(['{', '[']).next().unwrap();
+            // Operations are told by plugin, and no plugin is known from the start.
+            if name != ENDED {
+                assert!(series.contains_key(name), "{name} is not there from zero on");
+                assert!(!series[name].contains("backupName"), "{name}");
+                counted += 1;
+            }
+        }
+    }
+    assert!(counted >= 6, "{counted}");
 }

@@ -67,6 +67,8 @@ fn what_a_backup_came_to_is_counted_for_its_schedule_once() {
     expect(r#"velero_volume_snapshot_attempt_total{schedule="n"}"#, Some("5"));
     expect(r#"velero_volume_snapshot_success_total{schedule="n"}"#, Some("3"));
     expect(r#"velero_volume_snapshot_failure_total{schedule="n"}"#, Some("2"));
+    expect(r#"bowline_csi_snapshot_attempt_total{schedule="n"}"#, Some("2"));
+    expect(r#"bowline_csi_snapshot_failure_total{schedule="n"}"#, Some("1"));
     expect(r#"velero_csi_snapshot_attempt_total{schedule="n",backupName="n-1"}"#, Some("2"));
     expect(r#"velero_csi_snapshot_success_total{schedule="n",backupName="n-1"}"#, Some("1"));
     expect(r#"velero_csi_snapshot_failure_total{schedule="n",backupName="n-1"}"#, Some("1"));
@@ -100,6 +102,7 @@ fn what_objects_say_is_shown_and_nothing_before_it_is_known() {
         items: 7,
         errors: 2,
         interval: Some(Duration::from_hours(1)),
+        created: Some(Timestamp::from_second(500).unwrap()),
     };
     let schedules = [(String::new(), OfSchedule::default()), ("n".to_owned(), told)];
     let gauges = Gauges {
@@ -122,7 +125,11 @@ fn what_objects_say_is_shown_and_nothing_before_it_is_known() {
         (r#"velero_schedule_expected_interval_seconds{schedule=""}"#, None),
         (r#"velero_backup_location_status_gauge{backup_location_name="a"}"#, Some("1")),
         (r#"velero_backup_location_status_gauge{backup_location_name="b"}"#, Some("0")),
+        (r#"bowline_schedule_created_timestamp_seconds{schedule="n"}"#, Some("500")),
+        (r#"bowline_schedule_created_timestamp_seconds{schedule=""}"#, None),
         (r#"velero_backup_attempt_total{schedule="n"}"#, Some("0")),
+        // From zero on, so that the first one that fails shows as an increase.
+        (r#"bowline_csi_snapshot_failure_total{schedule="n"}"#, Some("0")),
     ] {
         assert_eq!(value_of(&velero, series).as_deref(), value, "{series}");
     }
@@ -145,14 +152,21 @@ fn the_series_of_a_schedule_go_with_it_and_those_of_no_schedule_stay() {
     velero.show(Some(&gauges(&[""])), &[backup("n-1", "n", &json!({}))]);
     let left = of_n();
     assert!(left.iter().all(|key| key.contains(r#"backupName="n-1""#)), "{left:?}");
-    // Its backup is there still; what becomes of that is told again.
-    assert_eq!(left.len(), 3);
-    velero.count(Count::BackupDeletionFailure, "n", 1);
-    velero.show(Some(&gauges(&[""])), &[backup("n-1", "n", &json!({}))]);
-    let failed = r#"velero_backup_deletion_failure_total{schedule="n"}"#;
-    assert_eq!(value_of(&velero, failed).as_deref(), Some("1"));
+    assert_eq!(left.len(), 3, "its backup is there still");
+    let failed = r#"velero_backup_deletion_failure_total{schedule="(other)"}"#;
+    let done = r#"velero_backup_success_total{schedule="(other)"}"#;
+    for series in [failed, done] {
+        let told = value_of(&velero, series);
+        assert_eq!(told.as_deref(), Some("0"), "what was told already is not told again");
+    }
+    // What becomes of that is counted with the rest.
+    for times in ["1", "2"] {
+        velero.count(Count::BackupDeletionFailure, "n", 1);
+        velero.show(Some(&gauges(&[""])), &[backup("n-1", "n", &json!({}))]);
+        assert_eq!(value_of(&velero, failed).as_deref(), Some(times));
+    }
     velero.show(Some(&gauges(&[""])), &[]);
-    assert_eq!(of_n(), [failed], "the series of a backup go with it, too");
+    assert_eq!(of_n(), [""; 0], "the series of a backup go with it, too");
     let none = r#"velero_backup_attempt_total{schedule=""}"#;
     assert_eq!(value_of(&velero, none).as_deref(), Some("0"));
 }
@@ -180,4 +194,24 @@ fn however_many_backups_and_schedules_there_are_the_series_are_not() {
     assert_eq!(count("velero_backup_attempt_total"), 1025);
     velero.show(Some(&gauges(&[""])), &[]);
     assert_eq!(series(&velero).keys().filter(|key| key.contains("s0001")).count(), 0);
+}
+
+#[test]
+fn schedules_that_are_gone_leave_no_names_however_long_their_backups_stay() {
+    let velero = Velero::new();
+    for number in 0..3_000 {
+        velero.count(Count::BackupDeletionSuccess, &format!("gone{number}"), 1);
+        velero.show(Some(&gauges(&[""])), &[]);
+    }
+    assert_eq!(velero.names.all().len(), 1);
+    let rest = r#"velero_backup_deletion_success_total{schedule="(other)"}"#;
+    assert_eq!(value_of(&velero, rest).as_deref(), Some("3000"));
+    // Also if all come at once, those that are there have theirs.
+    for number in 0..3_000 {
+        velero.count(Count::BackupDeletionSuccess, &format!("gone{number}"), 1);
+    }
+    velero.show(Some(&gauges(&["", "n"])), &[]);
+    let of_n = r#"velero_backup_last_status{schedule="n"}"#;
+    assert_eq!(value_of(&velero, of_n).as_deref(), Some("1"));
+    assert_eq!(value_of(&velero, rest).as_deref(), Some("6000"));
 }

@@ -5,6 +5,8 @@ use std::io;
 use bowline_plugin::{Code, Error};
 use nix::errno::Errno;
 
+use crate::backend::Denied;
+
 /// Why something in a folder failed.
 #[derive(Debug)]
 pub(super) enum Failure {
@@ -18,11 +20,19 @@ pub(super) enum Failure {
     Link(String),
     /// The system said so.
     System(Errno),
+    /// Nothing may be changed now.
+    Denied(Denied),
 }
 
 impl From<Errno> for Failure {
     fn from(errno: Errno) -> Self {
         Self::System(errno)
+    }
+}
+
+impl From<Denied> for Failure {
+    fn from(denied: Denied) -> Self {
+        Self::Denied(denied)
     }
 }
 
@@ -57,6 +67,8 @@ pub(super) fn explain(bucket: &str, failure: Failure) -> Error {
                  not followed"
             ),
         ),
+        // It may be permitted again: a renewal can be late.
+        Failure::Denied(denied) => (Code::Unavailable, denied.to_string()),
         Failure::System(errno) => {
             let (code, reason) = of_system(errno);
             (code, reason.to_owned())

@@ -14,6 +14,7 @@ use nix::unistd::{UnlinkatFlags, fsync, unlinkat};
 
 use super::error::Failure;
 use super::temporary::is_temporary;
+use crate::backend::Permit;
 
 pub(super) type Result<T, E = Failure> = std::result::Result<T, E>;
 
@@ -111,7 +112,7 @@ impl Folder {
     }
 
     /// Deletes the file at the end of a path, and the folders that it leaves empty.
-    pub(super) fn delete_file(&self, segments: &[String]) -> Result<()> {
+    pub(super) fn delete_file(&self, segments: &[String], permit: &Permit) -> Result<()> {
         let Some((name, folders)) = segments.split_last() else { return Ok(()) };
         let mut path = vec![Self(self.0.try_clone()?)];
         for segment in folders {
@@ -122,6 +123,8 @@ impl Folder {
             }
         }
         let Some(last) = path.last() else { return Ok(()) };
+        // Coming here may have taken long.
+        permit.check()?;
         match unlinkat(&last.0, name.as_str(), UnlinkatFlags::NoRemoveDir) {
             Ok(()) => last.flush()?,
             Err(Errno::ENOENT | Errno::EISDIR) => return Ok(()),

@@ -16,8 +16,9 @@ use reqwest::Url;
 
 use super::config::{Encryption, Settings, invalid, is_word};
 use super::credentials::{self, Identity};
+use super::endpoint::{self, BucketAddress};
 use super::http::{self as transport, Connector};
-use super::{Environment, Options, endpoint};
+use super::{Environment, Options};
 
 /// The region of services that have none.
 const ANY_REGION: &str = "us-east-1";
@@ -49,9 +50,12 @@ impl Connection {
         let region = region(&settings, found.region.as_deref(), &options.environment, &connector);
         let region = region.await?;
         let build = |service: Option<&Url>| {
-            let built = builder(&settings, service, &region, options).and_then(|builder| {
+            let address = endpoint::of_bucket(&settings, service, &region);
+            let bucket = address.of_objects(&settings.bucket)?;
+            let http = BucketConnector { connector: Arc::clone(&connector), bucket };
+            let built = builder(&settings, address, &region, options).and_then(|builder| {
                 authenticate(builder, &found.identity, &options.environment)
-                    .with_http_connector(SharedConnector(Arc::clone(&connector)))
+                    .with_http_connector(http)
                     .build()
             });
             built.map_err(|error| Error::new(Code::InvalidArgument, error.to_string()))
@@ -145,11 +149,10 @@ async fn region(
 
 fn builder(
     settings: &Settings,
-    service: Option<&Url>,
+    address: BucketAddress,
     region: &str,
     options: &Options,
 ) -> object_store::Result<AmazonS3Builder> {
-    let address = endpoint::of_bucket(settings, service, region);
     let is_plain = address.url.starts_with("http://");
     let retry = RetryConfig {
         max_retries: RETRIES,
@@ -215,14 +218,22 @@ fn authenticate(
     }
 }
 
+/// Makes clients for one bucket, and for fetching the credentials that are needed there.
 #[derive(Debug)]
-struct SharedConnector(Arc<Connector>);
+struct BucketConnector {
+    connector: Arc<Connector>,
+    /// What the addresses of its objects begin with.
+    bucket: Url,
+}
 
-impl object_store::client::HttpConnector for SharedConnector {
+impl object_store::client::HttpConnector for BucketConnector {
     fn connect(
         &self,
         options: &ClientOptions,
     ) -> object_store::Result<object_store::client::HttpClient> {
-        self.0.connect(options)
+        self.connector.connect(options, &self.bucket)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -82,6 +82,15 @@ pub(super) struct BucketAddress {
     pub in_host: bool,
 }
 
+impl BucketAddress {
+    /// What the addresses of all objects in the bucket begin with.
+    pub(super) fn of_objects(&self, bucket: &str) -> Result<Url> {
+        let text = if self.in_host { self.url.clone() } else { format!("{}/{bucket}", self.url) };
+        Url::parse(&text)
+            .map_err(|_| Error::new(Code::InvalidArgument, "the bucket has no valid address"))
+    }
+}
+
 /// Where the bucket of some settings is, at a service or, without one, at AWS.
 pub(super) fn of_bucket(settings: &Settings, service: Option<&Url>, region: &str) -> BucketAddress {
     let bucket = &settings.bucket;

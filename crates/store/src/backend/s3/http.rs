@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_plugin::{Code, Error, Result};
-use object_store::client::{HttpClient, HttpConnector};
+use object_store::client::HttpClient;
 use object_store::{ClientConfigKey, ClientOptions};
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::redirect::Policy;
-use reqwest::{Certificate, Client};
+use reqwest::{Certificate, Client, Url};
 use rustls::crypto::{CryptoProvider, ring};
 
 use super::config::{Settings, invalid};
@@ -68,15 +68,19 @@ impl Connector {
         }
         client.build()
     }
-}
 
-impl HttpConnector for Connector {
-    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+    /// A client that changes something in a bucket only while that is permitted. It may as well be one that
+    /// fetches credentials, which nobody says when we are asked.
+    pub(super) fn connect(
+        &self,
+        options: &ClientOptions,
+        bucket: &Url,
+    ) -> object_store::Result<HttpClient> {
         let allow_http = options.get_config_value(&ClientConfigKey::AllowHttp);
         let client = self.client(allow_http.as_deref() == Some("true"));
-        let permit = self.permit.clone();
+        let (permit, bucket) = (self.permit.clone(), bucket.clone());
         client
-            .map(|client| HttpClient::new(send::Permitted { client, permit }))
+            .map(|client| HttpClient::new(send::Permitted { client, bucket, permit }))
             .map_err(|error| object_store::Error::Generic { store: "S3", source: Box::new(error) })
     }
 }

@@ -5,6 +5,10 @@
 //! something asks the [`Permit`] each time before it goes on, and its body asks for each piece that the connection
 //! takes. What breaks off before its end, S3 throws away.
 //!
+//! Credentials are fetched by the same clients, in part with `POST` and `PUT`: from STS, or from the machine. Without
+//! them nothing could be read and no upload given up, and fetching them changes nothing. So only what is sent to the
+//! bucket counts.
+//!
 //! What the system has taken for sending cannot be called back.
 
 use std::pin::{Pin, pin};
@@ -29,20 +33,23 @@ const PIECE: usize = 64 << 10;
 /// What a request has in its query that gives up an upload.
 const UPLOAD: &str = "uploadId=";
 
-/// A client that changes nothing without a permit.
+/// A client that changes nothing in a bucket without a permit.
 #[derive(Debug)]
 pub(super) struct Permitted {
     pub(super) client: Client,
+    /// What the addresses of all objects in the bucket begin with.
+    pub(super) bucket: Url,
     pub(super) permit: Permit,
 }
 
 #[async_trait]
 impl HttpService for Permitted {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        let permit = if changes(&request) { self.permit.clone() } else { Permit::default() };
         let (parts, body) = request.into_parts();
         let url = Url::parse(&parts.uri.to_string());
         let url = url.map_err(|error| HttpError::new(HttpErrorKind::Unknown, error))?;
+        let is_free = !changes(&self.bucket, &parts.method, &url);
+        let permit = if is_free { Permit::default() } else { self.permit.clone() };
         let mut request = reqwest::Request::new(parts.method, url);
         *request.headers_mut() = parts.headers;
         if body.content_length() > 0 {
@@ -60,14 +67,23 @@ impl HttpService for Permitted {
     }
 }
 
-/// Whether something may be different after a request. Giving up an upload takes away only what nobody sees.
-fn changes<B>(request: &http::Request<B>) -> bool {
-    let query = request.uri().query().unwrap_or_default();
-    match *request.method() {
+/// Whether something in a bucket may be different after a request. Giving up an upload takes away only what nobody sees.
+fn changes(bucket: &Url, method: &Method, url: &Url) -> bool {
+    let query = url.query().unwrap_or_default();
+    match *method {
         Method::GET | Method::HEAD => false,
-        Method::DELETE => !query.split('&').any(|part| part.starts_with(UPLOAD)),
-        _ => true,
+        Method::DELETE if query.split('&').any(|part| part.starts_with(UPLOAD)) => false,
+        _ => is_in(bucket, url),
     }
+}
+
+/// Whether an address is that of a bucket, or of something in it.
+fn is_in(bucket: &Url, url: &Url) -> bool {
+    let base = bucket.path().trim_end_matches('/');
+    let rest = url.path().strip_prefix(base);
+    url.host() == bucket.host()
+        && url.port_or_known_default() == bucket.port_or_known_default()
+        && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// A body in pieces. It breaks off when there is no permit any more.
@@ -165,6 +181,10 @@ mod tests {
     use super::*;
     use crate::backend::Denied;
 
+    fn url(text: &str) -> Url {
+        Url::parse(text).unwrap()
+    }
+
     #[test]
     fn reading_and_giving_up_an_upload_change_nothing() {
         for (method, query, expected) in [
@@ -178,10 +198,35 @@ mod tests {
             (Method::DELETE, "?notUploadId=x", true),
             (Method::DELETE, "?uploadId=x", false),
         ] {
-            let request = http::Request::builder()
-                .method(method.clone())
-                .uri(format!("http://localhost/bucket/key{query}"));
-            assert_eq!(changes(&request.body(()).unwrap()), expected, "{method} {query}");
+            let bucket = url("http://localhost/bucket");
+            let request = url(&format!("http://localhost/bucket/key{query}"));
+            assert_eq!(changes(&bucket, &method, &request), expected, "{method} {query}");
+        }
+    }
+
+    #[test]
+    fn only_what_is_sent_to_the_bucket_changes_something_there() {
+        for (bucket, request, expected) in [
+            ("https://host/b", "https://host/b/key", true),
+            ("https://host/b", "https://host/b?delete", true),
+            ("https://host/b", "https://HOST:443/b/key", true),
+            ("https://host/base/b", "https://host/base/b/key", true),
+            ("https://b.host", "https://b.host/key", true),
+            ("https://b.host", "https://b.host/", true),
+            ("http://[::1]:9000/b", "http://[::1]:9000/b/key", true),
+            // STS, at AWS and at one that speaks like it; and the machine.
+            ("https://b.s3.eu-west-1.amazonaws.com", "https://sts.eu-west-1.amazonaws.com/", false),
+            ("https://s3.eu-west-1.amazonaws.com/b", "https://sts.eu-west-1.amazonaws.com/", false),
+            ("https://host/b", "https://host/?Action=AssumeRoleWithWebIdentity", false),
+            ("https://b.host", "http://169.254.169.254/latest/api/token", false),
+            ("https://host/b", "https://host/bc/key", false),
+            ("http://host:9000/b", "http://host:9001/b/key", false),
+        ] {
+            let (bucket, request) = (url(bucket), url(request));
+            for method in [Method::PUT, Method::POST, Method::DELETE] {
+                assert_eq!(changes(&bucket, &method, &request), expected, "{method} {request}");
+            }
+            assert!(!changes(&bucket, &Method::GET, &request), "{request}");
         }
     }
 

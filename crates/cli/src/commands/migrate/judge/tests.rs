@@ -7,7 +7,8 @@ use super::*;
 
 fn server(flags: &[&str], plugins: &[&str]) -> Server {
     let texts = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect();
-    Server { replicas: 1, flags: texts(flags), plugins: texts(plugins) }
+    let (name, flags, plugins) = ("velero".to_owned(), texts(flags), texts(plugins));
+    Server { name, replicas: 1, flags, plugins }
 }
 
 fn of<'a>(findings: &'a [Finding], what: &str) -> &'a Finding {

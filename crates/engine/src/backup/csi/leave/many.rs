@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures::future::BoxFuture;
 use futures::{FutureExt as _, StreamExt as _};
 
-use super::{Reach, Target, Unkept};
+use super::{Gone, Held, Left, Reach, Target, Unkept};
 use crate::report::Report;
 
 /// How many snapshots are seen to at a time.
@@ -58,25 +58,55 @@ pub async fn release(reach: &Reach<'_>, targets: &[Target]) -> Vec<(Target, Stri
             Err(reason) => left.push((target.clone(), reason)),
         }
     }
-    // A group deletes its VolumeSnapshots; that harms nobody when all of them are held.
-    if left.is_empty() {
-        for group in &groups {
-            if let Err(reason) = reach.remove_group(group, "Retain").await {
-                left.push((group.clone(), reason));
-            }
+    // Its members stay with it: the controller would not let them go before it.
+    let mut staying = Vec::new();
+    for group in groups {
+        if let Err(reason) = reach.release_group(&group, &left).await {
+            staying.push((group, reason));
         }
     }
+    let stays = |target: &Target, held: &Held| {
+        let is_it = |group: &Target| {
+            group.namespace == target.namespace && held.snapshot.group() == Some(&group.name)
+        };
+        staying.iter().any(|(group, _)| is_it(group))
+    };
+    kept.retain(|(target, held)| !stays(target, held));
     let mut all = Vec::new();
     for (target, held) in &kept {
         all.push(named(target, reach.let_go(held).boxed()));
     }
-    left.extend(side_by_side(all).await);
+    for (target, let_go) in side_by_side(all).await {
+        left.extend(let_go.err().map(|reason| (target, reason)));
+    }
+    left.extend(staying);
     left
 }
 
-/// Deletes snapshots, at their drivers too. Returns those that it could not, with the reason.
-pub async fn discard(reach: &Reach<'_>, targets: &[Target]) -> Vec<(Target, String)> {
-    let (mut alone, mut grouped, mut left) = (Vec::new(), BTreeMap::new(), Vec::new());
+/// What came of snapshots that were to be deleted. Those that are in neither list are deleted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Discarded {
+    /// Those that could not be deleted, with the reason.
+    pub left: Vec<(Target, String)>,
+    /// Those of which nothing was there by which they could be deleted, with what is missing. Their drivers
+    /// may have them all the same.
+    pub unseen: Vec<(Target, String)>,
+}
+
+impl Discarded {
+    fn note(&mut self, target: Target, gone: Result<Gone, String>) {
+        match gone {
+            Ok(Gone::Deleted) => {}
+            Ok(Gone::NotSeen(missing)) => self.unseen.push((target, missing.to_owned())),
+            Err(reason) => self.left.push((target, reason)),
+        }
+    }
+}
+
+/// Deletes snapshots, at their drivers too.
+pub async fn discard(reach: &Reach<'_>, targets: &[Target]) -> Discarded {
+    let (mut alone, mut grouped) = (Vec::new(), BTreeMap::new());
+    let mut discarded = Discarded::default();
     let (groups, snapshots): (Vec<_>, Vec<_>) = targets.iter().partition(|one| one.is_group);
     for group in groups {
         grouped.insert(group.clone(), (None, Vec::new()));
@@ -97,8 +127,11 @@ pub async fn discard(reach: &Reach<'_>, targets: &[Target]) -> Vec<(Target, Stri
                 }
                 None => alone.push((target, snapshot)),
             },
-            Ok(None) => {}
-            Err(error) => left.push((target.clone(), error.to_string())),
+            Ok(None) => {
+                discarded
+                    .note(target.clone(), Ok(Gone::NotSeen("its VolumeSnapshot is not there")));
+            }
+            Err(error) => discarded.note(target.clone(), Err(error.to_string())),
         }
     }
     let mut all = Vec::new();
@@ -108,42 +141,47 @@ pub async fn discard(reach: &Reach<'_>, targets: &[Target]) -> Vec<(Target, Stri
     for (group, (wanted, _)) in &grouped {
         all.push(named(group, reach.discard_group(group, *wanted).boxed()));
     }
-    for (target, reason) in side_by_side(all).await {
+    for (target, gone) in side_by_side(all).await {
         match grouped.get(&target) {
             // It is told of each.
             Some((_, members)) if !members.is_empty() => {
-                left.extend(members.iter().map(|member| (member.clone(), reason.clone())));
+                for member in members {
+                    discarded.note(member.clone(), gone.clone());
+                }
             }
-            _ => left.push((target, reason)),
+            _ => discarded.note(target, gone),
         }
     }
-    left
+    discarded
 }
 
 /// The same; what could not be deleted is told.
-pub async fn discard_or_tell(
-    reach: &Reach<'_>,
-    targets: &[Target],
-    report: &Report,
-) -> Vec<Target> {
-    let left = discard(reach, targets).await;
+pub async fn discard_or_tell(reach: &Reach<'_>, targets: &[Target], report: &Report) -> Left {
+    let Discarded { left, unseen } = discard(reach, targets).await;
     for (target, reason) in &left {
         let text = format!("the snapshot could not be deleted, and is left over: {reason}");
         report.error(&target.id(), text);
     }
-    left.into_iter().map(|(target, _)| target).collect()
+    for (target, missing) in &unseen {
+        let text = format!(
+            "there was nothing by which its snapshot could be deleted: {missing}; if the driver has one, \
+             that is left over"
+        );
+        report.warning(&target.id(), text);
+    }
+    let targets = |all: Vec<(Target, String)>| all.into_iter().map(|(target, _)| target).collect();
+    Left::new(targets(left), targets(unseen))
 }
 
-type Failure = Option<(Target, String)>;
+type Ended<T> = (Target, Result<T, String>);
 
-fn named<'a>(
+fn named<'a, T: Send + 'a>(
     target: &'a Target,
-    work: BoxFuture<'a, Result<(), String>>,
-) -> BoxFuture<'a, Failure> {
-    async move { work.await.err().map(|reason| (target.clone(), reason)) }.boxed()
+    work: BoxFuture<'a, Result<T, String>>,
+) -> BoxFuture<'a, Ended<T>> {
+    async move { (target.clone(), work.await) }.boxed()
 }
 
-async fn side_by_side(all: Vec<BoxFuture<'_, Failure>>) -> Vec<(Target, String)> {
-    let left: Vec<_> = futures::stream::iter(all).buffer_unordered(AT_ONCE).collect().await;
-    left.into_iter().flatten().collect()
+async fn side_by_side<T: Send>(all: Vec<BoxFuture<'_, Ended<T>>>) -> Vec<Ended<T>> {
+    futures::stream::iter(all).buffer_unordered(AT_ONCE).collect().await
 }

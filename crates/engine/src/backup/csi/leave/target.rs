@@ -52,3 +52,49 @@ pub fn targets(operations: &[Operation]) -> (Vec<Target>, Vec<Target>) {
     }
     (kept, failed)
 }
+
+/// What is left of snapshots that were to be deleted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Left {
+    /// Those that could not be deleted.
+    targets: Vec<Target>,
+    /// Those of which nothing was there. Their drivers may have them all the same.
+    unseen: Vec<Target>,
+}
+
+impl Left {
+    pub(super) fn new(targets: Vec<Target>, unseen: Vec<Target>) -> Self {
+        Self { targets, unseen }
+    }
+
+    /// Whether nothing is left that is known of.
+    pub fn is_empty(&self) -> bool {
+        self.targets.is_empty()
+    }
+
+    /// Those that could not be deleted.
+    pub fn iter(&self) -> std::slice::Iter<'_, Target> {
+        self.targets.iter()
+    }
+
+    /// Whether there may be a snapshot of a VolumeSnapshot, known or not.
+    pub(in crate::backup::csi) fn may_have(&self, namespace: &str, name: &str) -> bool {
+        let mut all = self.targets.iter().chain(&self.unseen);
+        all.any(|one| one.namespace == namespace && one.name == name)
+    }
+}
+
+impl<'a> IntoIterator for &'a Left {
+    type Item = &'a Target;
+    type IntoIter = std::slice::Iter<'a, Target>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl From<Vec<Target>> for Left {
+    fn from(targets: Vec<Target>) -> Self {
+        Self { targets, unseen: Vec::new() }
+    }
+}

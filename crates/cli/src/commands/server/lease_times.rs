@@ -1,0 +1,89 @@
+//! The times of the Lease. Each flag alone may be right and the three together wrong, so they are checked when the
+//! line is read: by whoever installs a server as well as by the server.
+
+use std::time::Duration;
+
+use bowline_server::lease::Terms;
+use clap::error::ErrorKind;
+use clap::{ArgMatches, Command, FromArgMatches};
+
+use crate::flags;
+
+/// As typed.
+#[derive(Debug, clap::Args)]
+#[expect(clippy::struct_field_names, reason = "they are the names of the flags")]
+struct Flags {
+    /// How long the Lease lasts after a renewal, in whole seconds, at most 10m; then another server takes it
+    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = flags::timeout)]
+    leader_elect_lease_duration: Duration,
+
+    /// How long this server works when it cannot renew the Lease; shorter than the Lease lasts
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = flags::timeout)]
+    leader_elect_renew_deadline: Duration,
+
+    /// How often the Lease is renewed; shorter than that
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = flags::timeout)]
+    leader_elect_retry_period: Duration,
+}
+
+/// Times that a Lease can be kept with.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LeaseTimes(pub(super) Terms);
+
+impl clap::Args for LeaseTimes {
+    fn augment_args(command: Command) -> Command {
+        Flags::augment_args(command)
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Flags::augment_args_for_update(command)
+    }
+}
+
+impl FromArgMatches for LeaseTimes {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let flags = Flags::from_arg_matches(matches)?;
+        let terms = Terms {
+            duration: flags.leader_elect_lease_duration,
+            renew: flags.leader_elect_retry_period,
+            give_up: flags.leader_elect_renew_deadline,
+        };
+        terms.check().map_err(|error| clap::Error::raw(ErrorKind::ValueValidation, error))?;
+        Ok(Self(terms))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(Debug, clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        times: LeaseTimes,
+    }
+
+    fn parsed(words: &[&str]) -> Result<Terms, String> {
+        let parsed = Line::try_parse_from(["x"].iter().chain(words));
+        parsed.map(|line| line.times.0).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn times_that_contradict_each_other_are_refused_together() {
+        assert_eq!(parsed(&[]), Ok(Terms::default()));
+        let error = parsed(&["--leader-elect-renew-deadline=20s"]).unwrap_err();
+        assert!(error.contains("given up after 20s and lasts 15s"), "{error}");
+        let longer = ["--leader-elect-renew-deadline=20s", "--leader-elect-lease-duration=30s"];
+        assert_eq!(parsed(&longer).unwrap().give_up, Duration::from_secs(20));
+        let error = parsed(&["--leader-elect-lease-duration=601s"]).unwrap_err();
+        assert!(error.contains("at most 600s"), "{error}");
+        parsed(&["--leader-elect-lease-duration=10m"]).unwrap();
+    }
+}

@@ -1,0 +1,62 @@
+use super::super::error::explain;
+use super::*;
+use crate::backend::{Denied, Permit};
+use fake_server::FakeServer;
+
+#[path = "../../../../tests/it/fake_server.rs"]
+mod fake_server;
+
+const BUCKET: &str = "b";
+const KEYS: &str = r#"{"AccessKeyId": "of-machine", "SecretAccessKey": "s", "Token": "t", "Code": "Success",
+    "Type": "AWS-HMAC", "LastUpdated": "2020-01-01T00:00:00Z", "Expiration": "2100-01-01T00:00:00Z"}"#;
+
+/// What the machine says of who it is.
+async fn metadata() -> FakeServer {
+    FakeServer::start(|_, request| {
+        let content = match request.line.split(' ').nth(1) {
+            Some("/latest/api/token") => "token",
+            Some("/latest/meta-data/iam/security-credentials/") => "role",
+            _ => KEYS,
+        };
+        ("200 OK", String::new(), content)
+    })
+    .await
+}
+
+/// A bucket whose credentials come from a machine, and which may not be changed.
+fn bucket(service: &FakeServer, metadata: &FakeServer) -> AmazonS3 {
+    let config: Config =
+        [("bucket", BUCKET), ("s3Url", service.url.as_str()), ("s3ForcePathStyle", "true")]
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into();
+    let permit = Permit::new(|| Err(Denied("its time is over".to_owned())));
+    let options = Options { permit, ..Options::default() };
+    let settings = Settings::read(&config, false).unwrap();
+    let connector = Arc::new(Connector::new(&settings, &options).unwrap());
+    let address = endpoint::of_bucket(&settings, settings.url.as_ref(), ANY_REGION);
+    let bucket = address.of_objects(BUCKET).unwrap();
+    let builder = builder(&settings, address, ANY_REGION, &options).unwrap();
+    authenticate(builder, &Identity::Machine, &options.environment)
+        .with_metadata_endpoint(&metadata.url)
+        .with_http_connector(BucketConnector { connector, bucket })
+        .build()
+        .unwrap()
+}
+
+#[tokio::test]
+async fn credentials_are_fetched_also_when_nothing_may_be_changed() {
+    let metadata = metadata().await;
+    let service = FakeServer::start(|_, _| ("200 OK", String::new(), "content")).await;
+    let store = bucket(&service, &metadata);
+    let path = Path::from("key");
+    // What the answer is worth does not matter here, only that the question was sent.
+    let _ = store.get_opts(&path, object_store::GetOptions::default()).await;
+    assert_eq!(metadata.lines().first().unwrap(), "PUT /latest/api/token HTTP/1.1");
+    assert_eq!(service.lines(), ["GET /b/key HTTP/1.1"]);
+    let head = service.requests.lock().unwrap()[0].head.clone();
+    assert!(head.contains("credential=of-machine/"), "{head}");
+    let put = store.put_opts(&path, "x".into(), PutOptions::default()).await;
+    let error = explain("b", &put.unwrap_err());
+    assert!(error.message().contains("its time is over"), "{error}");
+    assert_eq!(service.lines().len(), 1, "what changes something is not sent");
+}
