@@ -204,7 +204,7 @@ const ENDS: &str = "ends an operation that was cancelled";
 const SAME: &str = "tells the same outcome of an ended operation each time";
 const UNKNOWN: &str = "tells a permanent error as the progress of an unknown operation";
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn each_flaw_of_an_action_is_found_by_its_rule() {
     let expected: [(Flaw, &[&str]); 12] = [
         (Flaw::None, &[]),
@@ -236,7 +236,7 @@ async fn each_flaw_of_an_action_is_found_by_its_rule() {
 const AT_ONCE_RULE: &str = "answers 16 calls at once";
 const CANCEL_ALL: &str = "accepts the cancellation of all that the check started";
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_operation_is_cancelled_although_other_calls_hang() {
     let fake = Fake::new(Flaw::AnswersOnceAtOnce);
     let trial = fake.trial();
@@ -250,7 +250,7 @@ async fn an_operation_is_cancelled_although_other_calls_hang() {
     );
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_call_that_is_interrupted_may_have_started_an_operation() {
     for kind in [Kind::BackupItemActionV2, Kind::BackupItemAction] {
         let fake = Fake::new(Flaw::HangsInExecute);
@@ -268,7 +268,7 @@ async fn a_call_that_is_interrupted_may_have_started_an_operation() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_could_not_be_cancelled_in_time_is_named() {
     let fake = Fake::new(Flaw::HangsInACancel);
     let trial = fake.trial();
@@ -277,7 +277,7 @@ async fn what_could_not_be_cancelled_in_time_is_named() {
     assert_eq!(fake.cancelled().len(), AT_ONCE);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_operation_that_runs_on_after_its_cancellation_is_told() {
     for (flaw, is_told) in [(Flaw::IgnoresCancel, true), (Flaw::None, false)] {
         let trial = Fake::new(flaw).trial();
@@ -290,7 +290,7 @@ async fn an_operation_that_runs_on_after_its_cancellation_is_told() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn actions_are_called_for_a_backup_of_this_check_alone() {
     let fake = Fake::new(Flaw::None);
     let trial = fake.trial();
@@ -320,7 +320,7 @@ impl DeleteItemAction for Deletes {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn nothing_is_deleted_unless_delete_actions_are_asked_for() {
     for (kinds, calls) in [
         (vec![], 0),

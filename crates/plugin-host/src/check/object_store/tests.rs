@@ -141,7 +141,7 @@ impl ObjectStore for Fake {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn each_flaw_of_a_store_is_found_by_its_rule() {
     let clean_up = "deletes all that the check put";
     let expected: [(Flaw, &[&str]); 13] = [
@@ -182,7 +182,7 @@ async fn each_flaw_of_a_store_is_found_by_its_rule() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn all_keys_lie_in_a_folder_that_velero_permits_below_the_prefix_of_the_location() {
     for prefix in ["a/b", "/a/b/"] {
         let fake = Fake { flaw: Flaw::PermitsOnlyOneFolder, objects: Mutex::default() };
@@ -196,7 +196,7 @@ async fn all_keys_lie_in_a_folder_that_velero_permits_below_the_prefix_of_the_lo
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn without_a_bucket_nothing_is_put() {
     let fake = Arc::new(Fake { flaw: Flaw::None, objects: Mutex::default() });
     let input = Arc::new(Input { bucket: None, ..Input::clone(&input()) });
@@ -209,7 +209,7 @@ async fn without_a_bucket_nothing_is_put() {
     assert_eq!(found.len(), RULES.len());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_refusal_of_no_configuration_is_not_held_against_a_store() {
     for (config, bucket, verdict) in [
         (false, true, Verdict::Skipped("no; give its configuration with --config".into())),
@@ -228,14 +228,14 @@ async fn a_refusal_of_no_configuration_is_not_held_against_a_store() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn without_a_prefix_all_keys_lie_in_the_folder_for_plugins() {
     let fake = Arc::new(Fake { flaw: Flaw::None, objects: Mutex::default() });
     let trial = Trial::new(plugin(Kind::ObjectStore), fake, Arc::new(NoProcess), input());
     assert_eq!(trial.key("x"), "plugins/bowline-check-id/x");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_could_not_be_deleted_in_time_is_named_and_all_else_is_gone() {
     let fake = Arc::new(Fake { flaw: Flaw::HangsInADelete, objects: Mutex::default() });
     let trial = Trial::new(plugin(Kind::ObjectStore), fake.clone(), Arc::new(NoProcess), input());

@@ -150,7 +150,7 @@ impl VolumeSnapshotter for Fake {
 
 const CLEANS_UP: &str = "leaves no snapshot, and no volume that it has not named";
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn each_flaw_of_a_snapshotter_is_found_by_its_rule() {
     let clean_up = CLEANS_UP;
     let expected: [(Flaw, &[&str]); 14] = [
@@ -193,7 +193,7 @@ async fn each_flaw_of_a_snapshotter_is_found_by_its_rule() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn without_a_volume_no_snapshot_is_made() {
     let fake = Arc::new(Fake { flaw: Flaw::None, state: Mutex::default() });
     let input = Arc::new(Input { volume: None, ..Input::clone(&input()) });
@@ -213,7 +213,7 @@ async fn without_a_volume_no_snapshot_is_made() {
 
 const MAYBE_A_VOLUME: &str = "maybe a volume made from the snapshot vol-bowline-check-id-0";
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_a_call_without_an_answer_may_have_made_is_named() {
     let snapshot = "snapshot vol-bowline-check-id-0";
     let request = "maybe a snapshot with the tag bowline.io/request-id=bowline-check-id";
@@ -232,7 +232,7 @@ async fn what_a_call_without_an_answer_may_have_made_is_named() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn after_an_interrupt_a_volume_may_be_left_but_no_snapshot() {
     let fake = Arc::new(Fake { flaw: Flaw::HangsInMakingAVolume, state: Mutex::default() });
     let plugin = plugin(Kind::VolumeSnapshotterV2);

@@ -120,6 +120,7 @@ impl Course<'_> {
         self.noted.lock().unwrap_or_else(PoisonError::into_inner).extend(noted);
         let is_there = is_there && self.is_there().await?;
         let is_other = is_of_another(&taken);
+        let mut left_by_csi = None;
         match &taken.archive {
             _ if !is_there => {
                 self.stop_operations(&mut taken.operations).await;
@@ -137,7 +138,7 @@ impl Course<'_> {
                 self.stop_operations(&mut taken.operations).await;
                 tell_failed(&taken.operations, &taken.report);
                 // Without an archive nothing says which claims they are of.
-                self.discard_csi(&taken.csi_targets(), &taken.report).await;
+                left_by_csi = Some(self.discard_csi(&taken.csi_targets(), &taken.report).await);
                 // Of a backup that has failed they are deleted with its record; one that was
                 // cancelled, or has no record, leaves none.
                 if is_other || matches!(taken.archive, Err(Fatal::Canceled)) {
@@ -147,10 +148,16 @@ impl Course<'_> {
             }
             Ok(_) => {}
         }
-        let status = match &taken.archive {
+        let mut status = match &taken.archive {
             Err(Fatal::Canceled) => canceled_status(&finalize::status(&self.backup, &taken)),
             _ => finalize::status(&self.backup, &taken),
         };
+        if let Some(left) = left_by_csi {
+            // One that was taken and deleted again is none that a deletion would have to find.
+            let left = i64::try_from(left.iter().count()).unwrap_or(i64::MAX);
+            let completed = &mut status.csi_volume_snapshots_completed;
+            *completed = (*completed).min(left);
+        }
         self.close(&store, status, &taken, is_last).await
     }
 
