@@ -2,7 +2,7 @@
 
 use bowline_testbed::csi::{self, Switches};
 use bowline_testbed::{Bed, ControlPlane, Csi, Kwok, Node, Options, apply, node};
-use kube::api::{DeleteParams, ListParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::{Api, Client};
 use serde_json::{Value, json};
@@ -354,11 +354,38 @@ impl Cluster {
         Some(found.items.into_iter().map(|snapshot| snapshot.data).collect())
     }
 
+    /// Waits until a snapshot is ready. A controller that erred while somebody else wrote can forget it for
+    /// a quarter of an hour, so it is made to look now and then.
     async fn until_ready(&self, snapshot: &str) {
+        let mut looks = 0;
         eventually(&format!("snapshot {snapshot} is ready"), async || {
-            (self.status(snapshot).await["readyToUse"] == true).then_some(())
+            let status = self.status(snapshot).await;
+            if status["readyToUse"] == true {
+                return Some(());
+            }
+            looks += 1;
+            if looks % 20 == 0 {
+                self.nudge(snapshot, &status, looks).await;
+            }
+            None
         })
         .await;
+    }
+
+    /// Changes a snapshot and its content a little, so that all controllers look at them.
+    async fn nudge(&self, snapshot: &str, status: &Value, number: u32) {
+        let change = json!({"metadata": {"annotations": {"nudged": number.to_string()}}});
+        let (change, params) = (Patch::Merge(change), PatchParams::default());
+        self.api(SNAPSHOTS, "VolumeSnapshot").patch(snapshot, &params, &change).await.unwrap();
+        if let Some(content) = status["boundVolumeSnapshotContentName"].as_str() {
+            self.contents().patch(content, &params, &change).await.unwrap();
+        }
+    }
+
+    fn contents(&self) -> Api<DynamicObject> {
+        let resource =
+            GroupVersionKind::gvk("snapshot.storage.k8s.io", "v1", "VolumeSnapshotContent");
+        Api::all_with(self.0.clone(), &ApiResource::from_gvk(&resource))
     }
 
     /// Waits until a snapshot could not be taken; what is said about it.
@@ -371,10 +398,7 @@ impl Cluster {
 
     /// Waits until the driver has taken a snapshot, ready or not.
     async fn until_handle(&self, snapshot: &str) -> String {
-        let resource =
-            GroupVersionKind::gvk("snapshot.storage.k8s.io", "v1", "VolumeSnapshotContent");
-        let contents: Api<DynamicObject> =
-            Api::all_with(self.0.clone(), &ApiResource::from_gvk(&resource));
+        let contents = self.contents();
         eventually(&format!("snapshot {snapshot} has a handle"), async || {
             let status = self.status(snapshot).await;
             let content = contents.get(status["boundVolumeSnapshotContentName"].as_str()?).await;
