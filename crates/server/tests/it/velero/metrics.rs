@@ -1,6 +1,6 @@
 //! The same story told to Prometheus by Velero and by us.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bowline_api::{Backup, BackupPhase, BackupSpec, DeleteBackupRequest, RestorePhase};
 use bowline_testbed::apply::apply;
@@ -87,8 +87,42 @@ fn is_theirs((name, _): &Series) -> bool {
     name.starts_with("velero_") && !NOT_OURS.iter().any(|prefix| name.starts_with(prefix))
 }
 
+/// What has happened once or more, as it is to be counted.
+const HAPPENED: [(&str, &str, f64); 11] = [
+    ("velero_backup_attempt_total", "", 2.0),
+    ("velero_backup_attempt_total", "yearly", 1.0),
+    ("velero_backup_deletion_attempt_total", "", 1.0),
+    ("velero_backup_deletion_success_total", "", 1.0),
+    ("velero_backup_success_total", "", 2.0),
+    ("velero_backup_success_total", "yearly", 1.0),
+    ("velero_backup_validation_failure_total", "", 1.0),
+    ("velero_restore_attempt_total", "", 1.0),
+    ("velero_restore_attempt_total", "yearly", 1.0),
+    ("velero_restore_success_total", "yearly", 1.0),
+    ("velero_restore_validation_failed_total", "", 1.0),
+];
+
+/// Both have counted the same things, and we what has happened. Velero's number may be higher: its
+/// controllers read from a cache that can lack what they have just written, so that one refused
+/// restore is at times counted twice.
+fn agree(theirs: &BTreeMap<&Series, f64>, ours: &BTreeMap<&Series, f64>) {
+    let expected = |series: &Series| {
+        let (name, labels) = series;
+        let told = |(told, schedule, _): &&(&str, &str, f64)| {
+            name == told && labels.get("schedule").is_some_and(|label| label == schedule)
+        };
+        HAPPENED.iter().find(told).map_or(0.0, |(.., count)| *count)
+    };
+    let happened = theirs.keys().map(|series| (*series, expected(series))).collect();
+    assert_eq!(*ours, happened);
+    for (series, count) in happened {
+        let theirs = theirs[series];
+        assert!(theirs >= count && (theirs > 0.0) == (count > 0.0), "{series:?}: {theirs}");
+    }
+}
+
 /// What was counted.
-fn counted(served: &Served) -> Vec<(&Series, f64)> {
+fn counted(served: &Served) -> BTreeMap<&Series, f64> {
     let is_counter = |series: &&Series| {
         is_theirs(series) && series.0.ends_with("_total") && !GAUGES.contains(&series.0.as_str())
     };
@@ -129,7 +163,7 @@ async fn prometheus_is_told_the_same_by_velero_and_by_us() {
     let missing: Vec<_> =
         expected.into_iter().filter(|series| !ours.contains_key(*series)).collect();
     assert!(missing.is_empty(), "Velero tells what we do not: {missing:#?}");
-    assert_eq!(counted(&theirs), counted(&ours));
+    agree(&counted(&theirs), &counted(&ours));
     for schedule in ["", "yearly"] {
         for name in ["velero_backup_last_status", "velero_backup_items_errors"] {
             let labels = [("schedule".to_owned(), schedule.to_owned())].into_iter().collect();
