@@ -3,8 +3,10 @@
 //! Ready means: the API server answers `/readyz`, and the controllers have made the `default`
 //! service account, so that pods can be created.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ServiceAccount;
@@ -34,6 +36,8 @@ pub struct ControlPlane {
     _controller_manager: Process,
     api: ApiServer,
     authority: Authority,
+    /// The kubeconfigs of users other than the administrator, by name.
+    users: Mutex<BTreeMap<String, PathBuf>>,
     bed: Bed,
 }
 
@@ -106,6 +110,7 @@ impl ControlPlane {
             _controller_manager: controller_manager,
             api,
             authority: pki.authority,
+            users: Mutex::default(),
             bed: bed.clone(),
         })
     }
@@ -145,9 +150,33 @@ impl ControlPlane {
         user: &str,
         group: Option<&str>,
     ) -> Result<PathBuf, Error> {
+        self.write_kubeconfig(self.api.inner_port, file, user, group)
+    }
+
+    /// The same, for programs that run on this machine, wherever the bed is. A user has one, which stays as it is:
+    /// a program may be about to read it.
+    pub fn kubeconfig_here(&self, user: &str) -> Result<PathBuf, Error> {
+        let mut written = self.users.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(path) = written.get(user) {
+            return Ok(path.clone());
+        }
+        // A colon separates paths in `KUBECONFIG`.
+        let file = format!("user-{}", user.replace(':', "-"));
+        let path = self.write_kubeconfig(self.api.port, &file, user, None)?;
+        written.insert(user.to_owned(), path.clone());
+        Ok(path)
+    }
+
+    fn write_kubeconfig(
+        &self,
+        port: u16,
+        file: &str,
+        user: &str,
+        group: Option<&str>,
+    ) -> Result<PathBuf, Error> {
         let identity = self.authority.client(file, user, group)?;
         let path = self.bed.dir().join("control-plane").join(format!("{file}.kubeconfig"));
-        kubeconfig::write(&path, self.api.inner_port, &self.authority.certificate(), &identity)
+        kubeconfig::write(&path, port, &self.authority.certificate(), &identity)
             .map_err(Error::io("write", &path))?;
         Ok(path)
     }

@@ -21,6 +21,7 @@
 //! Many beds can run side by side. The programs are found or built by [`program`]; nothing is
 //! installed on the machine.
 
+pub mod account;
 pub mod apply;
 mod bed;
 mod control_plane;
@@ -45,6 +46,7 @@ pub mod s3;
 mod say;
 pub mod velero;
 
+pub use account::Account;
 pub use bed::{Bed, Error as BedError};
 pub use control_plane::{ControlPlane, Options};
 pub use csi::Csi;

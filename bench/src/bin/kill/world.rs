@@ -9,13 +9,14 @@ use std::process::{Child, Command};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
+use bowline_api::access::{self, Profile};
 use bowline_api::location::LocationPhase;
 use bowline_api::{
     Backup, BackupStorageLocation, DeleteBackupRequest, Restore, VolumeSnapshotLocation, label,
 };
 use bowline_engine::point::Point;
 use bowline_testbed::csi::Switches;
-use bowline_testbed::{Bed, ControlPlane, Csi, Node, S3, apply, csi, fixture, node, s3};
+use bowline_testbed::{Account, Bed, ControlPlane, Csi, Node, S3, apply, csi, fixture, node, s3};
 use k8s_openapi::api::core::v1::{
     ConfigMap, Namespace, PersistentVolume, PersistentVolumeClaim, Pod, Secret,
 };
@@ -63,7 +64,9 @@ pub(crate) struct World {
     notes: Option<PathBuf>,
     sabotage: Option<Point>,
     folder: PathBuf,
-    plane: ControlPlane,
+    _plane: ControlPlane,
+    /// The kubeconfig of servers, which may do what those may that are installed with the full profile.
+    server: PathBuf,
     pub(crate) csi: Csi,
     _node: Option<Node>,
     s3: S3,
@@ -101,8 +104,15 @@ impl World {
         std::os::unix::fs::symlink(plugin, folder.join("plugins/fixture"))
             .context("cannot install the plugins")?;
         let notes = node.as_ref().map(|node| node.volume("notes")).transpose()?;
+        let account = Account {
+            user: "bowline".to_owned(),
+            cluster_rules: access::cluster_rules(Profile::Full),
+            namespace: NAMESPACE.to_owned(),
+            own_rules: access::own_rules(),
+        };
         let world = Self {
             client: plane.client().await?,
+            server: account.open(&plane).await?,
             gate,
             bucket,
             disks: folder.join(DISKS),
@@ -110,7 +120,7 @@ impl World {
             notes,
             sabotage,
             folder,
-            plane,
+            _plane: plane,
             csi,
             _node: node,
             s3,
@@ -391,7 +401,7 @@ impl World {
     /// Starts a server. At a target that is a point it will end itself.
     pub(crate) fn start(&self, target: Option<Target>) -> anyhow::Result<Server> {
         let mut command = Command::new(std::env::current_exe().context("cannot find myself")?);
-        command.arg("serve").arg("--kubeconfig").arg(self.plane.kubeconfig());
+        command.arg("serve").arg("--kubeconfig").arg(&self.server);
         command.args(["--namespace", NAMESPACE]);
         command.arg("--plugins").arg(self.folder.join("plugins"));
         command.arg("--scratch").arg(self.folder.join("scratch"));

@@ -6,9 +6,10 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::OnceLock;
 
+use bowline_api::access::{self, Profile};
 use bowline_api::crds;
 use bowline_testbed::apply::apply;
-use bowline_testbed::{Bed, ControlPlane, Options};
+use bowline_testbed::{Account, Bed, ControlPlane, Options};
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::core::NamespaceResourceScope;
 use kube::{Api, Client, Resource};
@@ -24,6 +25,21 @@ pub(crate) struct Cluster {
     pub(crate) plane: ControlPlane,
     pub(crate) client: Client,
     empty: tempfile::TempDir,
+}
+
+/// A server that is installed in a namespace with the full profile.
+pub(crate) fn full(namespace: &str) -> Account {
+    Account {
+        user: service_account(namespace),
+        cluster_rules: access::cluster_rules(Profile::Full),
+        namespace: namespace.to_owned(),
+        own_rules: access::own_rules(),
+    }
+}
+
+/// Who a server is that is installed in a namespace.
+pub(crate) fn service_account(namespace: &str) -> String {
+    format!("system:serviceaccount:{namespace}:bowline")
 }
 
 /// A namespace with a world to run the binary in.
@@ -81,6 +97,15 @@ impl Place {
         for proxy in ["HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY"] {
             command.env_remove(proxy);
         }
+        command
+    }
+
+    /// The server, ready to run in this namespace with the rights that it has when it is installed to restore, too.
+    pub(crate) fn server(&self, arguments: &[&str]) -> Command {
+        let account = full(&self.namespace);
+        let kubeconfig = cluster().runtime.block_on(account.open(&cluster().plane)).unwrap();
+        let mut command = self.bowline(&[&["server"], arguments].concat());
+        command.env("KUBECONFIG", kubeconfig);
         command
     }
 

@@ -35,7 +35,7 @@ struct Server(Child);
 impl Server {
     fn start(place: &Place, folder: &std::path::Path) -> Self {
         let at = |flag: &str, name: &str| format!("--{flag}={}", folder.join(name).display());
-        let mut command = place.bowline(&["server", "--log-level=debug"]);
+        let mut command = place.server(&["--log-level=debug"]);
         command.args([at("plugin-dir", "plugins"), at("filesystem-root", "root")]);
         let log = File::options().create(true).append(true).open(folder.join("log")).unwrap();
         Self(command.stdout(Stdio::null()).stderr(log).spawn().unwrap())

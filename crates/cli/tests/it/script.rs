@@ -51,6 +51,7 @@ fn a_script_for_velero_finds_the_same_with_bowline() {
     let empty: Vec<&str> = theirs.stdout.lines().filter(|line| line.ends_with(": ")).collect();
     assert_eq!(empty, ["unpaused: "], "{}", theirs.stdout);
 
+    stage.ok(&["install", "--profile=full", "--no-secret", "--no-default-backup-location"]);
     let mut flags = FLAGS.map(str::to_owned).to_vec();
     flags.push("--metrics-address=127.0.0.1:0".to_owned());
     let server = stage.start_bowline(&flags);

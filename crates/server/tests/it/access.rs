@@ -1,25 +1,24 @@
 //! Servers with the rights of `bowline install --profile backup-only`, and no others: they do all but
 //! restore.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use bowline_api::access::{self, Profile};
+use bowline_api::access::Profile;
 use bowline_api::{
     Backup, BackupPhase, DeleteBackupRequest, DownloadRequest, Restore, RestorePhase, Schedule,
 };
 use bowline_server::Options;
 use bowline_testbed::apply::apply;
-use bowline_testbed::{Bed, ControlPlane, Node, node};
+use bowline_testbed::{Bed, ControlPlane, Node, kubeconfig, node};
 use k8s_openapi::api::core::v1::{Namespace, Service};
 use kube::api::ListParams;
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Api, Client, Config, ResourceExt as _};
+use kube::{Api, ResourceExt as _};
 use serde_json::json;
 use tokio::time::Instant;
 
 use crate::backup::{application, is_over, take};
-use crate::bed::{LIMIT, World, shared};
+use crate::bed::{LIMIT, World, account, shared};
 use crate::csi::{APP, Stage, play_as};
 use crate::operations::phase;
 use crate::restore::restore;
@@ -28,45 +27,9 @@ use crate::restore::restore;
 const USER: &str = "backup-only";
 const ROLES: &str = "rbac.authorization.k8s.io";
 
-/// Gives them the rights of the profile, with their own namespace being this one.
-async fn grant(client: &Client, namespace: &str, user: &str) {
-    let subjects = json!([{"apiGroup": ROLES, "kind": "User", "name": user}]);
-    let role = |kind: &str| json!({"apiGroup": ROLES, "kind": kind, "name": user});
-    let own = json!({"name": user, "namespace": namespace});
-    for object in [
-        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}),
-        json!({
-            "apiVersion": format!("{ROLES}/v1"), "kind": "ClusterRole",
-            "metadata": {"name": user}, "rules": access::cluster_rules(Profile::BackupOnly),
-        }),
-        json!({
-            "apiVersion": format!("{ROLES}/v1"), "kind": "ClusterRoleBinding",
-            "metadata": {"name": user}, "roleRef": role("ClusterRole"), "subjects": subjects,
-        }),
-        json!({
-            "apiVersion": format!("{ROLES}/v1"), "kind": "Role",
-            "metadata": own, "rules": access::own_rules(),
-        }),
-        json!({
-            "apiVersion": format!("{ROLES}/v1"), "kind": "RoleBinding",
-            "metadata": own, "roleRef": role("Role"), "subjects": subjects,
-        }),
-    ] {
-        apply(client, object).await.unwrap();
-    }
-}
-
-async fn config(path: &Path) -> Config {
-    let file = Kubeconfig::read_from(path).unwrap();
-    Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.unwrap()
-}
-
-/// How such a server reaches a cluster.
-async fn reach(plane: &ControlPlane, user: &str) -> Config {
-    let mut own = config(&plane.kubeconfig_for(user, user, None).unwrap()).await;
-    // From here, which may not be where the API server is.
-    own.cluster_url = config(plane.kubeconfig()).await.cluster_url;
-    own
+/// The kubeconfig of a server that may only back up, with its own namespace being this one.
+async fn backup_only(plane: &ControlPlane, user: &str, namespace: &str) -> PathBuf {
+    account(user, namespace, Profile::BackupOnly).open(plane).await.unwrap()
 }
 
 /// Asserts that a restore was refused for what the server may not do, with what to do about it.
@@ -84,11 +47,10 @@ async fn a_server_that_may_only_back_up_does_all_but_restore_and_says_so() {
     const SPACE: &str = "backup-only";
     const NIGHTLY: &str = "velero.io/schedule-name=nightly";
     let mut world = World::idle(SPACE).await;
-    grant(&world.client, SPACE, USER).await;
-    let own = reach(shared().plane(), USER).await;
+    let kubeconfig = backup_only(shared().plane(), USER, SPACE).await;
     let often = Duration::from_secs(1);
     let options = Options { garbage_collection_frequency: often, ..world.options() };
-    world.run_through(options, move |_| Client::try_from(own).unwrap());
+    world.run_as(kubeconfig, options, |client| client);
     let store = world.filesystem_location("default").await;
     let app = format!("{SPACE}-app");
     application(&world.client, &app).await;
@@ -150,7 +112,6 @@ async fn a_server_that_may_create_one_kind_in_one_namespace_restores_that_and_is
     const MAY: &str = "services-may";
     const MAY_NOT: &str = "services-may-not";
     let mut world = World::idle(SPACE).await;
-    grant(&world.client, SPACE, SPACE).await;
     for namespace in [FROM, MAY, MAY_NOT] {
         application(&world.client, namespace).await;
     }
@@ -172,8 +133,8 @@ async fn a_server_that_may_create_one_kind_in_one_namespace_restores_that_and_is
     ] {
         apply(&world.client, object).await.unwrap();
     }
-    let own = reach(shared().plane(), SPACE).await;
-    world.run_through(world.options(), move |_| Client::try_from(own).unwrap());
+    let kubeconfig = backup_only(shared().plane(), SPACE, SPACE).await;
+    world.run_as(kubeconfig, world.options(), |client| client);
     world.filesystem_location("default").await;
     let status = take(&world, "b", json!({"includedNamespaces": [FROM]})).await;
     assert_eq!(status.phase, Some(BackupPhase::Completed), "{status:?}");
@@ -204,8 +165,7 @@ async fn a_server_that_may_only_back_up_runs_hooks_and_takes_and_deletes_csi_sna
     let bed = Bed::isolated().unwrap();
     let plane = ControlPlane::start(&bed, bowline_testbed::Options::default()).await.unwrap();
     let node = Node::start(&plane).await.unwrap();
-    grant(&plane.client().await.unwrap(), "velero", USER).await;
-    let server = Client::try_from(reach(&plane, USER).await).unwrap();
+    let server = kubeconfig::client(&backup_only(&plane, USER, "velero").await).await.unwrap();
     Box::pin(play_as(server, &bed, &plane, Some(&node), hooks_and_snapshots)).await;
 }
 

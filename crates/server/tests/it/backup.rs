@@ -343,7 +343,8 @@ async fn hooks_run_in_real_pods_and_one_that_never_ends_is_not_waited_for() {
     };
     let stop = CancellationToken::new();
     // In this runtime, whose threads are in the network of the bed.
-    let server = bowline_server::run(client.clone(), options, stop.clone().cancelled_owned());
+    let server = crate::bed::server_of(&plane, "velero").await;
+    let server = bowline_server::run(server, options, stop.clone().cancelled_owned());
     let work = async {
         let location = json!({
             "apiVersion": "velero.io/v1",

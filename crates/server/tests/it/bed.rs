@@ -18,7 +18,7 @@ use bowline_store::backend::{self, BuiltIn, filesystem};
 use bowline_store::{BackupStore, Prefix};
 use bowline_testbed::apply::apply;
 use bowline_testbed::program::{self, Program};
-use bowline_testbed::{Bed, ControlPlane, S3, fixture, kubeconfig, s3};
+use bowline_testbed::{Account, Bed, ControlPlane, S3, fixture, kubeconfig, s3};
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::core::NamespaceResourceScope;
@@ -39,15 +39,14 @@ const SHOW_LOG: &str = "BOWLINE_TEST_LOG";
 
 /// Whom servers are to the cluster. They have the rights that `bowline install --profile=full` grants,
 /// and no others.
-const SERVER: &str = "bowline";
-const ROLES: &str = "rbac.authorization.k8s.io";
+pub(crate) const SERVER: &str = "bowline";
 
 /// What the tests share. It is never dropped: everything ends with this process.
 pub(crate) struct Shared {
     pub(crate) s3: S3,
     plane: ControlPlane,
     /// The kubeconfig of servers.
-    server: PathBuf,
+    pub(crate) server: PathBuf,
 }
 
 /// The shared control plane and S3 server, started by whoever asks first.
@@ -87,15 +86,9 @@ impl Shared {
             S3::start(&bed)
         );
         let (s3, plane) = (s3.unwrap(), plane.unwrap());
-        let server = plane.kubeconfig_for(SERVER, SERVER, None).unwrap();
+        let server = plane.kubeconfig_here(SERVER).unwrap();
         let shared = Self { s3, plane, server };
         let client = shared.client().await;
-        let role = json!({
-            "apiVersion": format!("{ROLES}/v1"), "kind": "ClusterRole",
-            "metadata": {"name": SERVER}, "rules": access::cluster_rules(Profile::Full),
-        });
-        apply(&client, role).await.unwrap();
-        apply(&client, binding("ClusterRole", None)).await.unwrap();
         for crd in crds::all() {
             let mut crd = serde_json::to_value(crd).unwrap();
             crd["apiVersion"] = json!("apiextensions.k8s.io/v1");
@@ -114,21 +107,22 @@ impl Shared {
     pub(crate) async fn client(&self) -> Client {
         kubeconfig::client(self.plane.kubeconfig()).await.unwrap()
     }
+}
 
-    /// The same with the rights of a server.
-    async fn server_client(&self) -> Client {
-        kubeconfig::client(&self.server).await.unwrap()
+/// A server as it is installed in a namespace with a profile.
+pub(crate) fn account(user: &str, namespace: &str, profile: Profile) -> Account {
+    Account {
+        user: user.to_owned(),
+        cluster_rules: access::cluster_rules(profile),
+        namespace: namespace.to_owned(),
+        own_rules: access::own_rules(),
     }
 }
 
-/// Gives servers a role, in a namespace if one is named.
-fn binding(kind: &str, namespace: Option<&str>) -> Value {
-    json!({
-        "apiVersion": format!("{ROLES}/v1"), "kind": format!("{kind}Binding"),
-        "metadata": {"name": SERVER, "namespace": namespace},
-        "roleRef": {"apiGroup": ROLES, "kind": kind, "name": SERVER},
-        "subjects": [{"apiGroup": ROLES, "kind": "User", "name": SERVER}],
-    })
+/// How a server reaches a cluster of its own, with the rights of the full profile.
+pub(crate) async fn server_of(plane: &ControlPlane, namespace: &str) -> Client {
+    let kubeconfig = account(SERVER, namespace, Profile::Full).open(plane).await.unwrap();
+    kubeconfig::client(&kubeconfig).await.unwrap()
 }
 
 /// A namespace with a server at work in it, and folders for both. The server ends with it.
@@ -162,12 +156,7 @@ impl World {
         let namespace = json!({"metadata": {"name": name}});
         let namespace = serde_json::from_value(namespace).unwrap();
         namespaces.create(&PostParams::default(), &namespace).await.unwrap();
-        let role = json!({
-            "apiVersion": format!("{ROLES}/v1"), "kind": "Role",
-            "metadata": {"name": SERVER, "namespace": name}, "rules": access::own_rules(),
-        });
-        apply(&client, role).await.unwrap();
-        apply(&client, binding("Role", Some(name))).await.unwrap();
+        account(SERVER, name, Profile::Full).grant(&client).await.unwrap();
         let folder = tempfile::tempdir().unwrap();
         for name in ["plugins", "root", "scratch"] {
             std::fs::create_dir(folder.path().join(name)).unwrap();
@@ -211,12 +200,22 @@ impl World {
         options: Options,
         between: impl FnOnce(Client) -> Client + Send + 'static,
     ) {
+        self.run_as(shared().server.clone(), options, between);
+    }
+
+    /// The same, as somebody else.
+    pub(crate) fn run_as(
+        &mut self,
+        kubeconfig: PathBuf,
+        options: Options,
+        between: impl FnOnce(Client) -> Client + Send + 'static,
+    ) {
         let (ended, server) = oneshot::channel();
         let stop = self.stop.clone().cancelled_owned();
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Runtime::new().unwrap();
             let server = async {
-                let client = between(shared().server_client().await);
+                let client = between(kubeconfig::client(&kubeconfig).await.unwrap());
                 bowline_server::run(client, options, stop).await
             };
             let outcome = runtime.block_on(server);

@@ -252,7 +252,7 @@ pub(crate) async fn play(
     node: Option<&Node>,
     act: impl AsyncFnOnce(&Stage),
 ) {
-    play_as(plane.client().await.unwrap(), bed, plane, node, act).await;
+    play_as(crate::bed::server_of(plane, "velero").await, bed, plane, node, act).await;
 }
 
 /// The same, with a server that has the rights of this client.

@@ -174,7 +174,8 @@ async fn an_application_is_frozen_for_its_snapshots_and_not_for_their_uploads() 
     };
     let stop = CancellationToken::new();
     // In this runtime, whose threads are in the network of the bed.
-    let server = bowline_server::run(client.clone(), options, stop.clone().cancelled_owned());
+    let server = crate::bed::server_of(&plane, "velero").await;
+    let server = bowline_server::run(server, options, stop.clone().cancelled_owned());
     let work = async {
         let location = json!({
             "apiVersion": "velero.io/v1", "kind": "BackupStorageLocation",

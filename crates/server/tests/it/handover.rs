@@ -9,7 +9,7 @@ use bowline_api::{Backup, BackupPhase, Schedule};
 use bowline_server::lease::{NAME, Terms};
 use bowline_server::{Error, Options, metrics};
 use bowline_testbed::apply::apply;
-use bowline_testbed::port;
+use bowline_testbed::{kubeconfig, port};
 use http::{Method, Uri};
 use jiff::civil::DateTime;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -187,7 +187,8 @@ impl Stoppable {
                     }
                     false
                 };
-                let client = fault::client(shared().client().await, note);
+                let client =
+                    fault::client(kubeconfig::client(&shared().server).await.unwrap(), note);
                 tokio::spawn(async move {
                     loop {
                         while stopped.load(Ordering::SeqCst) {

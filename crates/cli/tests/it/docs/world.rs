@@ -13,13 +13,15 @@ use bowline_testbed::apply::apply;
 use bowline_testbed::kwok::Kwok;
 use bowline_testbed::program::{self, Program};
 use bowline_testbed::s3::S3;
-use bowline_testbed::{Bed, ControlPlane, Options, fixture, leftover};
+use bowline_testbed::{Bed, ControlPlane, Options, fixture, leftover, velero};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde_json::json;
 use tokio::runtime::Runtime;
 
 use super::page::{self, Block, Page, Step, TYPED};
 use super::shape;
+use crate::cluster::full;
 
 /// Set on all that is started for a page, so that it can be found and ended.
 const MARK: &str = "BOWLINE_DOCS_MARK";
@@ -34,6 +36,7 @@ const GRACE: Duration = Duration::from_mins(1);
 
 pub(super) struct World {
     kubeconfig: PathBuf,
+    server: Server,
     s3_url: String,
     s3_credentials: PathBuf,
     buckets: PathBuf,
@@ -45,6 +48,14 @@ pub(super) struct World {
     _kwok: Kwok,
     _plane: ControlPlane,
     _runtime: Runtime,
+}
+
+/// A server that runs without anybody typing that.
+struct Server {
+    /// That of the account that `bowline install` makes.
+    kubeconfig: PathBuf,
+    /// Rights of that account, for pages in which nothing is installed.
+    roles: PathBuf,
 }
 
 /// Somebody who follows a page.
@@ -89,7 +100,13 @@ impl World {
         };
         link(Path::new(env!("CARGO_BIN_EXE_bowline")), "bowline");
         link(&kubectl, "kubectl");
+        let account = full(velero::NAMESPACE);
+        let roles = bed.dir().join("roles.json");
+        let list = json!({"apiVersion": "v1", "kind": "List", "items": account.roles()});
+        std::fs::write(&roles, list.to_string()).unwrap();
+        let server = Server { kubeconfig: plane.kubeconfig_here(&account.user).unwrap(), roles };
         let world = Self {
+            server,
             kubeconfig: plane.kubeconfig().to_owned(),
             s3_url: s3.url(),
             s3_credentials: s3.credentials_file().to_owned(),
@@ -230,6 +247,8 @@ impl<'a> Reader<'a> {
             .env("HOME", home)
             .env("TMPDIR", home)
             .env("KUBECONFIG", &world.kubeconfig)
+            .env("SERVER_KUBECONFIG", &world.server.kubeconfig)
+            .env("SERVER_ROLES", &world.server.roles)
             .env(MARK, home)
             .env("ROOT", page::root())
             .env("S3_URL", &world.s3_url)

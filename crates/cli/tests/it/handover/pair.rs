@@ -121,7 +121,7 @@ impl<'a> Pair<'a> {
 }
 
 fn spawn(place: &Place, bed: &Bed, identity: &str, tap: &Tap) -> Child {
-    let mut command = place.bowline(&["server", "--plugin-dir=/nowhere", "--metrics-address=0"]);
+    let mut command = place.server(&["--plugin-dir=/nowhere", "--metrics-address=0"]);
     command.args(TERMS).args(["--identity", identity, "--log-level=debug"]);
     command.env("HTTP_PROXY", tap.url()).env_remove("NO_PROXY").env_remove("no_proxy");
     let log = bed.subdir("log").unwrap().join(format!("{identity}.log"));

@@ -17,6 +17,7 @@ use serde_json::Value;
 use tokio::runtime::Runtime;
 
 use crate::bowline::{Ended, World};
+use crate::cluster::service_account;
 
 /// How long anything may take. The machine may be compiling beside us.
 const LIMIT: Duration = Duration::from_mins(5);
@@ -82,14 +83,16 @@ impl Stage {
         self.runtime.block_on(Velero::start(&self.plane, &self.s3, options)).unwrap()
     }
 
-    /// Our server as a process, with the same plugins and credentials.
+    /// Our server as a process, with the same plugins and credentials, and with the rights of one that is installed.
     pub(crate) fn start_bowline(&self, flags: &[String]) -> Server {
         let mut command = self.bowline(&["server"]);
+        let account = service_account(velero::NAMESPACE);
         let scratch = self.bed.subdir("scratch").unwrap();
         let log = File::options().create(true).append(true).open(self.log()).unwrap();
         command
             .arg(format!("--plugin-dir={}", self.plugins.display()))
             .args(flags)
+            .env("KUBECONFIG", self.plane.kubeconfig_here(&account).unwrap())
             .env("AWS_SHARED_CREDENTIALS_FILE", self.s3.credentials_file())
             .env("VELERO_SCRATCH_DIR", scratch)
             .stdout(Stdio::null())

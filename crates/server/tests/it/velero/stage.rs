@@ -5,6 +5,7 @@ use std::path::Path;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use bowline_api::access::Profile;
 use bowline_api::{
     Backup, BackupPhase, BackupSpec, BackupStatus, BackupStorageLocation, Restore, RestorePhase,
     RestoreStatus,
@@ -20,6 +21,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+
+use crate::bed::{SERVER, account};
 
 /// How long anything may take. The machine may be compiling beside us.
 const LIMIT: Duration = Duration::from_mins(5);
@@ -54,7 +57,8 @@ impl Bowline {
         };
         change(&mut options);
         let stop = CancellationToken::new();
-        let (kubeconfig, stopped) = (plane.kubeconfig().to_owned(), stop.clone());
+        let kubeconfig = plane.kubeconfig_here(SERVER).unwrap();
+        let stopped = stop.clone();
         let thread = std::thread::spawn(move || {
             tokio::runtime::Runtime::new().unwrap().block_on(async {
                 let client = kubeconfig::client(&kubeconfig).await.unwrap();
@@ -82,8 +86,11 @@ pub(super) async fn eventually<T>(what: &str, mut condition: impl AsyncFnMut() -
     }
 }
 
-/// Installs our definitions.
+/// Installs our definitions, and the rights of our servers.
 pub(super) async fn install(client: &Client) {
+    for namespace in [velero::NAMESPACE, NAMESPACE] {
+        account(SERVER, namespace, Profile::Full).grant(client).await.unwrap();
+    }
     for crd in bowline_api::crds::all() {
         apply(client, serde_json::to_value(crd).unwrap()).await.unwrap();
     }

@@ -58,6 +58,7 @@ reset() {
   kubectl -n velero delete secret cloud cloud-credentials --ignore-not-found
   kubectl -n velero delete lease bowline-server --ignore-not-found
   kubectl delete namespace shop shop-data shop-copy app-shop --ignore-not-found
+  kubectl delete -f "$SERVER_ROLES" --ignore-not-found
   rm -rf "${BUCKETS:?}"/*
 }
 
@@ -100,10 +101,11 @@ data: {version: "3"}
 YAML
 }
 
-# A server, with flags of its own if need be.
+# A server with the rights of the full profile, and with flags of its own if need be.
 serve() {
   mkdir -p plugins
-  AWS_SHARED_CREDENTIALS_FILE=$S3_CREDENTIALS bowline server --metrics-address 0 \
+  kubectl apply -f "$SERVER_ROLES"
+  KUBECONFIG=$SERVER_KUBECONFIG AWS_SHARED_CREDENTIALS_FILE=$S3_CREDENTIALS bowline server --metrics-address 0 \
     --plugin-dir plugins --item-operation-sync-frequency 1s "$@" >>server.log 2>&1 &
   echo $! >>servers
 }
@@ -117,7 +119,7 @@ serve_location() {
     --timeout=2m
 }
 
-# What a node would do: when there is a Deployment, it runs a server as that says.
+# What a node would do: when there is a Deployment, it runs a server as that says, with the rights of its account.
 play_node() {
   {
     kubectl -n velero wait deployment/bowline --for=create --timeout=10m
@@ -125,7 +127,7 @@ play_node() {
     mapfile -t words < <(kubectl -n velero get deployment bowline \
       -o jsonpath='{range .spec.template.spec.containers[0].args[*]}{@}{"\n"}{end}')
     mkdir -p plugins
-    AWS_SHARED_CREDENTIALS_FILE=$HOME/mounted exec bowline "${words[@]}" --metrics-address 0 \
+    KUBECONFIG=$SERVER_KUBECONFIG AWS_SHARED_CREDENTIALS_FILE=$HOME/mounted exec bowline "${words[@]}" --metrics-address 0 \
       --plugin-dir plugins
   } >>server.log 2>&1 &
   echo $! >>servers
