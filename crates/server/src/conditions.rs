@@ -13,6 +13,7 @@ use bowline_api::condition::{CANCELED, CANCELING, COMPLETED};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
+use crate::controllers::CANCELED_PREFIX;
 use crate::end::{End, Standing};
 use crate::patch::to_the_second;
 
@@ -29,6 +30,19 @@ pub enum Cancel {
     Asked,
     /// Somebody has asked, and that is why it ended.
     Done,
+}
+
+impl Cancel {
+    /// What is true of a run with such a reason of failure, or none, that somebody has asked to stop or not.
+    pub(crate) fn of(failure_reason: &str, is_asked: bool) -> Self {
+        if failure_reason.starts_with(CANCELED_PREFIX) {
+            Self::Done
+        } else if is_asked {
+            Self::Asked
+        } else {
+            Self::No
+        }
+    }
 }
 
 /// A run, as far as conditions tell of it.

@@ -10,6 +10,7 @@ pub mod backup_storage_location;
 pub mod backup_sync;
 pub mod download_request;
 pub mod gc;
+mod kit;
 mod look;
 mod lookup;
 mod operations;

@@ -148,7 +148,7 @@ impl World {
         for definition in bowline_api::crds::all() {
             apply::apply(&self.client, serde_json::to_value(definition)?).await?;
         }
-        for name in [NAMESPACE, BASE].iter().chain(&APPS) {
+        for name in [BASE].iter().chain(&APPS) {
             let namespace = json!({"metadata": {"name": name}});
             let api: Api<Namespace> = Api::all(self.client.clone());
             api.create(&PostParams::default(), &serde_json::from_value(namespace)?).await?;

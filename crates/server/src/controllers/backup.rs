@@ -10,6 +10,8 @@
 //! | `WaitingForPluginOperations…` | `wait` | operations of plugins are followed to their ends |
 //! | `Finalizing…` | `finish` | items that operations changed are stored again; the commit record is written |
 
+mod clean;
+mod commit;
 mod csi;
 pub(in crate::controllers) mod facts;
 mod finish;
@@ -19,25 +21,20 @@ mod volumes;
 mod wait;
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bowline_api::{Backup, BackupPhase, BackupStatus};
-use bowline_engine::backup::csi::Target;
 use bowline_engine::backup::request::{self, Prepared, Request};
-use bowline_engine::backup::{Recovery, finalize, replace, snapshot};
-use bowline_engine::journal::{Journal as _, Record, Recovered, recover};
+use bowline_engine::backup::{Recovery, finalize, replace};
+use bowline_engine::journal::Recovered;
 use bowline_engine::operation::record::Of;
 use bowline_engine::phase::{Stage, backup_stage};
 use bowline_engine::point::{self, Point};
-use bowline_engine::report::Report;
 use bowline_plugin::{BackupItemAction, ResourceIdentifier};
 use bowline_plugin_host as plugin_host;
-use bowline_store::file::Snapshot;
+use bowline_store::BackupName;
 use bowline_store::name::RunUid;
-use bowline_store::store::Committed;
-use bowline_store::{BackupName, BackupStore};
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -47,6 +44,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
+use super::kit::Kit;
 use super::look::{Life, Looks};
 use super::lookup::{OpenError, presume_available};
 use super::operations::{
@@ -57,7 +55,7 @@ use super::timed;
 use crate::conditions::{self, Cancel};
 use crate::end::{End, Standing};
 use crate::events::Milestone;
-use crate::journal::{self, ConfigMaps};
+use crate::journal;
 use crate::log::RunLog;
 use crate::metrics::Source;
 use crate::patch;
@@ -150,18 +148,9 @@ struct Course<'a> {
     /// As it was last read or written.
     backup: Backup,
     name: BackupName,
-    uid: RunUid,
-    journal: Arc<ConfigMaps>,
-    plugins: plugin_host::Run,
-    log: &'a RunLog,
-    /// Whether the log begins with what an earlier process has written, which is in the bucket.
-    log_is_short: AtomicBool,
-    /// The last quarter of its operations that was told, in percent.
-    told: AtomicU8,
+    kit: Kit<'a>,
     /// The items to store again that the journal knows of.
     noted: Mutex<BTreeSet<ResourceIdentifier>>,
-    /// Set when its user cancels it.
-    cancel: CancellationToken,
 }
 
 /// What follows a stage.
@@ -290,28 +279,11 @@ impl<'a> Course<'a> {
         log: &'a RunLog,
         cancel: CancellationToken,
     ) -> Result<(Self, Recovered), WorkError> {
-        let (client, namespace) = (context.client.clone(), &context.options.namespace);
-        let opened = ConfigMaps::open(client, namespace, &uid, "Backup", name.as_str()).await?;
-        let (journal, records) = opened;
-        let (journal, plugins) = (Arc::new(journal), context.host.run());
-        let recovered = recover(records);
-        let noted = Mutex::new(replace::noted(&recovered));
         let stage = phase_of(&backup).and_then(backup_stage);
-        let log_is_short = AtomicBool::new(stage.is_some_and(|stage| stage > Stage::Items));
-        let course = Self {
-            context,
-            api,
-            backup,
-            name,
-            uid,
-            journal,
-            plugins,
-            log,
-            log_is_short,
-            told: AtomicU8::new(0),
-            noted,
-            cancel,
-        };
+        let (kit, recovered) =
+            Kit::open(context, ("Backup", name.as_str(), uid), stage, log, cancel).await?;
+        let noted = Mutex::new(replace::noted(&recovered));
+        let course = Self { context, api, backup, name, kit, noted };
         Ok((course, recovered))
     }
 
@@ -335,8 +307,7 @@ impl<'a> Course<'a> {
                 }
                 Then::Gone => return self.forget().await,
                 Then::Left => {
-                    self.note_left().await;
-                    self.plugins.end().await;
+                    self.kit.leave().await;
                     return Ok(());
                 }
             };
@@ -345,7 +316,7 @@ impl<'a> Course<'a> {
 
     /// The actions of plugins.
     fn actions(&self) -> Vec<plugin_host::Named<dyn BackupItemAction>> {
-        timed::backup_item_actions(&self.plugins, &self.context.calls)
+        timed::backup_item_actions(&self.kit.plugins, &self.context.calls)
     }
 
     /// Tells a milestone.
@@ -355,28 +326,9 @@ impl<'a> Course<'a> {
 
     /// Removes what was kept for the case that the server ends.
     async fn forget(self) -> Result<(), WorkError> {
-        self.plugins.end().await;
-        self.context.metrics.forget(self.uid.as_str());
-        match recover::store(self.context, &self.backup).await {
-            Ok(store) => {
-                if let Err(error) = store.delete_scratch(&self.uid).await {
-                    tracing::warn!("scratch files may be left: {}", one_line(&error));
-                }
-            }
-            Err(error) => tracing::warn!("scratch files may be left: {error}"),
-        }
-        if let Some(journal) = Arc::into_inner(self.journal) {
-            journal.remove().await?;
-        }
-        point::pass(Point::JournalRemoved);
-        Ok(())
-    }
-
-    /// Notes that this process has left the backup in good order.
-    async fn note_left(&self) {
-        if let Err(error) = self.journal.append(&Record::Left { at: Timestamp::now() }).await {
-            tracing::warn!("{error}; this attempt counts as one that failed");
-        }
+        let store = recover::store(self.context, &self.backup).await;
+        let store = store.as_ref().map_err(ToString::to_string);
+        Ok(self.kit.forget(self.context, store).await?)
     }
 
     /// Whether the Backup is still there.
@@ -385,22 +337,14 @@ impl<'a> Course<'a> {
         Ok(found.is_some_and(|found| found.uid() == self.backup.uid()))
     }
 
-    /// Notes that this process has taken the backup up.
-    async fn note_attempt(&self) -> Result<(), WorkError> {
-        let noted = self.journal.append(&Record::Attempt { at: Timestamp::now() }).await;
-        noted.map_err(|error| WorkError::Thaw(error.to_string()))?;
-        point::pass(Point::Attempt);
-        Ok(())
-    }
-
     /// Whether somebody wants it to stop.
     fn is_canceled(&self) -> bool {
-        self.cancel.is_cancelled() || is_canceled(&self.backup)
+        self.kit.cancel.is_cancelled() || is_canceled(&self.backup)
     }
 
     /// The run, as its operations name it.
     fn of(&self) -> Of<'_> {
-        Of { name: self.name.as_str(), uid: self.uid.as_str() }
+        Of { name: self.name.as_str(), uid: self.kit.uid.as_str() }
     }
 
     /// How long its operations may take.
@@ -411,51 +355,6 @@ impl<'a> Course<'a> {
 
     fn status(&self) -> BackupStatus {
         self.backup.status.clone().unwrap_or_default()
-    }
-
-    /// Deletes snapshots of a backup that is not to be. Returns those that could not be deleted, which
-    /// are told.
-    async fn discard(&self, snapshots: Vec<Snapshot>, report: &Report) -> Vec<Snapshot> {
-        if snapshots.is_empty() {
-            return snapshots;
-        }
-        tracing::info!(snapshots = snapshots.len(), "the snapshots of the backup are deleted");
-        snapshot::discard(&*self.context.snapshotters, snapshots, report).await
-    }
-
-    /// Takes away what a backup has left whose Backup is gone: first its snapshots, then its files in the
-    /// bucket, unless those name a snapshot that could not be deleted. There is nobody to tell it to but
-    /// the log.
-    async fn clean_up(&self, store: &BackupStore, snapshots: Vec<Snapshot>, by_csi: &[Target]) {
-        let left_by_csi = self.discard_csi(by_csi, &Report::default()).await;
-        let left = self.discard(snapshots, &Report::default()).await;
-        for left in &left {
-            tracing::error!(
-                volume = left.spec.persistent_volume_name,
-                snapshot = left.status.provider_snapshot_id,
-                location = left.spec.location,
-                "a snapshot of a backup that is gone is left over, and its files are kept"
-            );
-        }
-        for Target { namespace, name, .. } in &left_by_csi {
-            tracing::error!(
-                namespace,
-                name,
-                "a CSI snapshot of a backup that is gone is left over, and its files are kept"
-            );
-        }
-        if left.is_empty() && left_by_csi.is_empty() {
-            clean(store, &self.name).await;
-        }
-    }
-
-    /// The same, with the snapshots that the bucket knows of.
-    async fn clean_up_recorded(&self, store: &BackupStore) -> Result<(), WorkError> {
-        let snapshots = wait::bucket(store.get::<Vec<Snapshot>>(&self.name).await)?;
-        let (operations, _, _) = self.operations(store).await?;
-        let by_csi: Vec<Target> = operations.iter().filter_map(Target::of_operation).collect();
-        self.clean_up(store, snapshots.unwrap_or_default(), &by_csi).await;
-        Ok(())
     }
 
     /// What the engine needs to know of the backup, looked up anew.
@@ -496,16 +395,9 @@ fn canceled_status(status: &BackupStatus) -> BackupStatus {
 
 /// A status, with the conditions that follow from it, and from whether somebody asked for a cancel.
 fn with_conditions(status: &BackupStatus, is_asked: bool) -> BackupStatus {
-    let cancel = if status.failure_reason.starts_with(CANCELED_PREFIX) {
-        Cancel::Done
-    } else if is_asked {
-        Cancel::Asked
-    } else {
-        Cancel::No
-    };
     let run = conditions::Run {
         standing: Standing::from(status.phase.as_ref()),
-        cancel,
+        cancel: Cancel::of(&status.failure_reason, is_asked),
         message: &status.failure_reason,
     };
     let conditions = conditions::next(&status.conditions, run, Timestamp::now());
@@ -581,88 +473,6 @@ fn defaulted(backup: &Backup, status: &BackupStatus) -> Value {
         "spec": backup.spec,
         "status": with_conditions(status, is_canceled(backup)),
     })
-}
-
-/// Takes out of the bucket what a run has put there whose Backup was deleted.
-async fn clean(store: &BackupStore, name: &BackupName) {
-    let cleaned = async {
-        // A record would be somebody else's: this run has written none.
-        if !store.exists(name).await? {
-            store.delete_backup(name).await?;
-        }
-        Ok::<_, bowline_store::Error>(())
-    };
-    if let Err(error) = cleaned.await {
-        tracing::warn!("files of a deleted backup may be left: {}", one_line(&error));
-    }
-}
-
-/// How a backup has ended.
-struct Conclusion {
-    status: BackupStatus,
-    recorded: Recorded,
-}
-
-/// Whether the bucket has the record of a backup. Only without one may its snapshots go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Recorded {
-    Yes,
-    No,
-    /// A try may have written it, though no answer came.
-    Unknown,
-}
-
-/// Writes the commit record of a backup whose files are written. Returns what is true then. Where
-/// that is not known but can be found out it is an error, and the bucket is asked later.
-async fn commit(
-    store: &BackupStore,
-    backup: &Backup,
-    status: &BackupStatus,
-) -> Result<Conclusion, WorkError> {
-    let end = finalize::conclude(status, Timestamp::now());
-    let record = Backup { status: Some(end.clone()), ..backup.clone() };
-    point::pass(Point::Commit);
-    // A try without an answer may have written it, whatever the next ones say.
-    let is_unclear = AtomicBool::new(false);
-    let committed = patiently(|| async {
-        let committed = store.commit(&record).await;
-        if committed.as_ref().is_err_and(bowline_store::Error::is_retryable) {
-            is_unclear.store(true, Ordering::Relaxed);
-        }
-        committed
-    });
-    let committed = committed.await;
-    point::pass(Point::Committed);
-    let error = match committed {
-        Ok(Committed::Before(found)) => {
-            let status = found.status.unwrap_or(end);
-            return Ok(Conclusion { status, recorded: Recorded::Yes });
-        }
-        Ok(Committed::Created(_) | Committed::Replaced) => {
-            return Ok(Conclusion { status: end, recorded: Recorded::Yes });
-        }
-        Err(error) if error.is_retryable() => return Err(WorkError::Commit(one_line(&error))),
-        Err(error) => error,
-    };
-    let name =
-        BackupName::new(backup.name_any()).map_err(|error| WorkError::Commit(one_line(&error)))?;
-    let (told, recorded) = match store
-        .backup(&name)
-        .await
-        .map(|found| recover::end_of(backup, found))
-    {
-        Ok(Some(status)) => return Ok(Conclusion { status, recorded: Recorded::Yes }),
-        Ok(None) if !is_unclear.into_inner() => {
-            ("the backup is not in the bucket, because its record cannot be written", Recorded::No)
-        }
-        Ok(None) | Err(_) => (
-            "it is not known whether the backup is in the bucket, because the answer to the writing \
-              of its record is not",
-            Recorded::Unknown,
-        ),
-    };
-    let status = failed(status, format!("{told}: {}", one_line(&error)));
-    Ok(Conclusion { status, recorded })
 }
 
 /// The status of a backup that has failed for a reason, with what is known of it so far.

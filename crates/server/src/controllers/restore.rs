@@ -12,12 +12,10 @@ mod volumes;
 mod wait;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8};
 use std::time::Duration;
 
 use bowline_api::annotation::finalizer;
 use bowline_api::{Restore, RestorePhase, RestoreStatus};
-use bowline_engine::journal::{Journal as _, Record, recover};
 use bowline_engine::operation::record::Of;
 use bowline_engine::phase::{Stage, restore_stage};
 use bowline_engine::point::{self, Point};
@@ -25,7 +23,6 @@ use bowline_engine::restore::finalize;
 use bowline_engine::restore::request::{self, Prepared};
 use bowline_plugin::RestoreItemAction;
 use bowline_plugin_host as plugin_host;
-use bowline_store::name::RunUid;
 use bowline_store::{BackupStore, RestoreName};
 use futures::future::BoxFuture;
 use jiff::Timestamp;
@@ -36,6 +33,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
+use super::kit::Kit;
 use super::lookup::{OpenError, presume_available};
 use super::operations::{
     CANCELED, CANCELED_PREFIX, cancelable, canceled, is_canceled, tell_canceling,
@@ -45,7 +43,7 @@ use super::timed;
 use crate::conditions::{self, Cancel};
 use crate::end::{End, Standing};
 use crate::events::Milestone;
-use crate::journal::{self, ConfigMaps};
+use crate::journal;
 use crate::log::RunLog;
 use crate::metrics::Source;
 use crate::patch;
@@ -127,17 +125,8 @@ struct Course<'a> {
     /// As it was last read or written.
     restore: Restore,
     name: RestoreName,
-    uid: RunUid,
     store: BackupStore,
-    journal: Arc<ConfigMaps>,
-    plugins: plugin_host::Run,
-    log: &'a RunLog,
-    /// Whether the log begins with what an earlier process has written, which is in the bucket.
-    log_is_short: AtomicBool,
-    /// The last quarter of its operations that was told, in percent.
-    told: AtomicU8,
-    /// Set when its user cancels it.
-    cancel: CancellationToken,
+    kit: Kit<'a>,
 }
 
 /// What follows a stage.
@@ -233,24 +222,9 @@ async fn go(
     };
     point::pass(Point::RestoreInProgress);
     let (name, uid) = (request.name.clone(), request.uid.clone());
-    let (client, namespace) = (context.client.clone(), &context.options.namespace);
-    let (journal, records) =
-        ConfigMaps::open(client, namespace, &uid, "Restore", name.as_str()).await?;
-    let recovered = recover(records);
-    let course = Course {
-        context,
-        api,
-        restore,
-        name,
-        uid,
-        store,
-        journal: Arc::new(journal),
-        plugins: context.host.run(),
-        log,
-        log_is_short: AtomicBool::new(stage.is_some_and(|stage| stage > Stage::Items)),
-        told: AtomicU8::new(0),
-        cancel: cancel.clone(),
-    };
+    let of = ("Restore", name.as_str(), uid);
+    let (kit, recovered) = Kit::open(context, of, stage, log, cancel.clone()).await?;
+    let course = Course { context, api, restore, name, store, kit };
     let then = match stage_of(&course.restore) {
         Some(Stage::Items) | None => course.items(request, recovered).await?,
         Some(_) => Then::Stage(Box::new(course.restore.clone())),
@@ -280,8 +254,7 @@ impl Course<'_> {
                 }
                 Then::Gone => return self.forget().await,
                 Then::Left => {
-                    self.note_left().await;
-                    self.plugins.end().await;
+                    self.kit.leave().await;
                     return Ok(());
                 }
             };
@@ -290,7 +263,7 @@ impl Course<'_> {
 
     /// The actions of plugins.
     fn actions(&self) -> Vec<plugin_host::Named<dyn RestoreItemAction>> {
-        timed::restore_item_actions(&self.plugins, &self.context.calls)
+        timed::restore_item_actions(&self.kit.plugins, &self.context.calls)
     }
 
     /// Tells a milestone.
@@ -300,33 +273,17 @@ impl Course<'_> {
 
     /// Removes what was kept for the case that the server ends.
     async fn forget(self) -> Result<(), WorkError> {
-        self.plugins.end().await;
-        self.context.metrics.forget(self.uid.as_str());
-        if let Err(error) = self.store.delete_scratch(&self.uid).await {
-            tracing::warn!("scratch files may be left: {}", one_line(&error));
-        }
-        if let Some(journal) = Arc::into_inner(self.journal) {
-            journal.remove().await?;
-        }
-        point::pass(Point::JournalRemoved);
-        Ok(())
+        Ok(self.kit.forget(self.context, Ok(&self.store)).await?)
     }
 
     /// Whether somebody wants it to stop.
     fn is_canceled(&self) -> bool {
-        self.cancel.is_cancelled() || is_canceled(&self.restore)
-    }
-
-    /// Notes that this process has left the restore in good order.
-    async fn note_left(&self) {
-        if let Err(error) = self.journal.append(&Record::Left { at: Timestamp::now() }).await {
-            tracing::warn!("{error}; this attempt counts as one that failed");
-        }
+        self.kit.cancel.is_cancelled() || is_canceled(&self.restore)
     }
 
     /// The run, as its operations name it.
     fn of(&self) -> Of<'_> {
-        Of { name: self.name.as_str(), uid: self.uid.as_str() }
+        Of { name: self.name.as_str(), uid: self.kit.uid.as_str() }
     }
 
     /// How long its operations may take.
@@ -365,16 +322,9 @@ async fn write_end(
 
 /// A status, with the conditions that follow from it, and from whether somebody asked for a cancel.
 fn with_conditions(status: &RestoreStatus, is_asked: bool) -> RestoreStatus {
-    let cancel = if status.failure_reason.starts_with(CANCELED_PREFIX) {
-        Cancel::Done
-    } else if is_asked {
-        Cancel::Asked
-    } else {
-        Cancel::No
-    };
     let run = conditions::Run {
         standing: Standing::from(status.phase.as_ref()),
-        cancel,
+        cancel: Cancel::of(&status.failure_reason, is_asked),
         message: &status.failure_reason,
     };
     let conditions = conditions::next(&status.conditions, run, Timestamp::now());

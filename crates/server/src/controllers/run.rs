@@ -4,8 +4,10 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use bowline_engine::action::Named;
+use bowline_engine::report::Report;
 use bowline_plugin::Kind;
 use bowline_plugin_host as plugin_host;
+use bowline_store::file::Results;
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 use serde_json::json;
@@ -53,6 +55,20 @@ where
         pause *= 2;
     }
     attempt().await
+}
+
+/// Adds what a stage has to tell to the results of the stages before it. `errors` and `warnings` say how many there
+/// are then; more may have been counted than are kept.
+pub(super) fn add_results(
+    results: &mut Results,
+    report: &Report,
+    errors: &mut i64,
+    warnings: &mut i64,
+) {
+    report.add_to(results);
+    let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
+    *errors = (*errors).max(count(results.errors.count()));
+    *warnings = (*warnings).max(count(results.warnings.count()));
 }
 
 /// Waits for the end of a run, which is told to stop if `gone` is first. Returns what came of the

@@ -57,7 +57,7 @@ impl Course<'_> {
         if self.status().csi_volume_snapshots_attempted == 0 {
             return String::new();
         }
-        let (label, uid) = (label::BACKUP_UID, self.uid.as_str());
+        let (label, uid) = (label::BACKUP_UID, self.kit.uid.as_str());
         format!("; its VolumeSnapshots ({label}={uid}) are left as they are")
     }
 

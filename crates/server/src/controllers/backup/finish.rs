@@ -2,7 +2,6 @@
 //! written.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use bowline_engine::backup::csi::{self, Target};
@@ -16,12 +15,11 @@ use bowline_store::file::{BackupVolumeInfo, Own, Snapshot};
 use futures::stream;
 use jiff::Timestamp;
 
+use super::commit::{Conclusion, Recorded, commit};
 use super::csi::without_failed;
 use super::volumes::Resources;
 use super::wait::bucket;
-use super::{
-    Conclusion, Course, Recorded, Then, WorkError, canceled_status, commit, failed, recover,
-};
+use super::{Course, Then, WorkError, canceled_status, failed, recover};
 use crate::controllers::run::patiently;
 use crate::story::one_line;
 
@@ -42,22 +40,22 @@ impl Course<'_> {
                 return Ok(Then::Over(Box::new(failed(&self.status(), reason))));
             }
         };
-        if self.cancel.is_cancelled() && !self.is_there().await? {
+        if self.kit.cancel.is_cancelled() && !self.is_there().await? {
             self.clean_up_recorded(&store).await?;
             return Ok(Then::Gone);
         }
         let (mut operations, own, report) = self.operations(&store).await?;
         let infos = self.csi_infos(&store, &operations).await?;
-        if !self.cancel.is_cancelled() {
+        if !self.kit.cancel.is_cancelled() {
             self.keep_csi(&mut operations, &infos, &report).await?;
         }
         let items = without_failed(replace::items_of(&operations), &operations, &infos);
-        if !items.is_empty() && !self.cancel.is_cancelled() {
+        if !items.is_empty() && !self.kit.cancel.is_cancelled() {
             self.replace(&store, items, &report).await?;
             point::pass(Point::ArchiveReplaced);
         }
         // From here on it is settled whether it was cancelled.
-        let is_canceled = self.cancel.is_cancelled();
+        let is_canceled = self.kit.cancel.is_cancelled();
         self.settle_volumes(&store, &operations, own, is_canceled, &report).await?;
         let mut status = self.status();
         if let Err(error) = self.add_results(&store, &report, &mut status).await {
@@ -171,10 +169,10 @@ impl Course<'_> {
 
     /// Lets the log go on from what an earlier process has written of it.
     pub(super) async fn recall_log(&self, store: &BackupStore) -> Result<(), WorkError> {
-        if self.log_is_short.swap(false, Ordering::Relaxed)
+        if self.kit.wants_log()
             && let Some(log) = bucket(store.log(&self.name).await)?
         {
-            self.log.go_on_from(&log);
+            self.kit.log.go_on_from(&log);
         }
         Ok(())
     }
@@ -182,7 +180,7 @@ impl Course<'_> {
     /// Adds to the log in the bucket what was logged since.
     async fn write_log(&self, store: &BackupStore) -> Result<(), WorkError> {
         self.recall_log(store).await?;
-        let log = self.log.snapshot();
+        let log = self.kit.log.snapshot();
         let put = || store.put_log(&self.name, Box::pin(stream::iter([Ok(log.clone())])));
         if let Err(error) = patiently(put).await {
             tracing::warn!("the end of the log cannot be written: {}", one_line(&error));

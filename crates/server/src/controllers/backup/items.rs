@@ -19,8 +19,9 @@ use bowline_store::BackupStore;
 use jiff::Timestamp;
 use serde_json::json;
 
+use super::commit::commit;
 use super::volumes::{Askers, Resources};
-use super::{Course, Then, WorkError, canceled_status, commit, failed, recover, with_conditions};
+use super::{Course, Then, WorkError, canceled_status, failed, recover, with_conditions};
 use crate::controllers::operations::{Actions, Followed, Nobody, follow, tell_failed};
 use crate::controllers::run::{Items, named, patiently, show_progress, until_over};
 use crate::controllers::timed;
@@ -39,7 +40,8 @@ impl Course<'_> {
         let report = Report::default();
         let cluster = self.cluster();
         let thawed =
-            backup::thaw_left(&*cluster, &self.backup, &recovered, &*self.journal, &report).await;
+            backup::thaw_left(&*cluster, &self.backup, &recovered, &*self.kit.journal, &report)
+                .await;
         match thawed {
             Ok(()) => {}
             Err(error @ (ThawError::Cluster(_) | ThawError::Journal(_))) => {
@@ -105,7 +107,7 @@ impl Course<'_> {
         recovery: Recovery,
     ) -> Result<Then, WorkError> {
         let _held = self.context.runs.hold(&self.backup, Some(reach));
-        self.note_attempt().await?;
+        self.kit.note_attempt().await.map_err(WorkError::Thaw)?;
         let is_last = recovery.recovered.attempts + 1 >= ATTEMPTS;
         let (mut taken, is_there) = Box::pin(self.take(request, store.clone(), recovery)).await;
         tell(&taken);
@@ -181,13 +183,13 @@ impl Course<'_> {
         recovery: Recovery,
         progress: Arc<Progress>,
     ) -> backup::Run {
-        let Self { context, plugins, .. } = self;
+        let Self { context, kit, .. } = self;
         backup::Run {
             request: Request { backup: Encoded::new(self.backup.clone()), ..request },
             cluster: self.cluster(),
             store,
             backup_item_actions: named(self.actions()),
-            item_block_actions: named(timed::item_block_actions(plugins, &context.calls)),
+            item_block_actions: named(timed::item_block_actions(&kit.plugins, &context.calls)),
             snapshotters: Arc::clone(&context.snapshotters) as _,
             options: backup::Options {
                 connections: CONNECTIONS,
@@ -195,10 +197,10 @@ impl Course<'_> {
                 scratch: context.options.scratch_dir.clone(),
             },
             progress,
-            journal: Arc::clone(&self.journal) as _,
+            journal: Arc::clone(&kit.journal) as _,
             recovery,
             stop: context.stop.child_token(),
-            cancel: self.cancel.clone(),
+            cancel: self.kit.cancel.clone(),
         }
     }
 
@@ -214,7 +216,7 @@ impl Course<'_> {
         let run = self.engine_run(request, store, recovery, Arc::clone(&progress));
         let items = || Items { done: progress.backed_up(), total: progress.total() };
         let shown = show_progress(self.context, self.api, &self.backup, "itemsBackedUp", items);
-        until_over(Box::pin(backup::run(run, Timestamp::now())), shown, &self.cancel).await
+        until_over(Box::pin(backup::run(run, Timestamp::now())), shown, &self.kit.cancel).await
     }
 
     /// Tells operations to stop that nobody will wait for, and notes what came of that.
@@ -225,9 +227,9 @@ impl Course<'_> {
         let board = Arc::new(Board::new(std::mem::take(operations)));
         let resources = Resources::new(self.context, &self.backup);
         let asker = self.askers(&resources);
-        let canceled = self.cancel.child_token();
+        let canceled = self.kit.cancel.child_token();
         canceled.cancel();
-        let uid = self.uid.as_str();
+        let uid = self.kit.uid.as_str();
         let followed = follow(self.context, uid, &board, &asker, &canceled, &Nobody).await;
         if followed == Followed::Stopped {
             tracing::warn!("operations may go on, because the server ends");
@@ -246,7 +248,7 @@ impl Course<'_> {
         if is_of_another(taken) {
             return Ok(Then::Over(Box::new(finalize::conclude(&status, Timestamp::now()))));
         }
-        let log = self.log.snapshot();
+        let log = self.kit.log.snapshot();
         let written =
             patiently(|| finalize::write(store, &self.name, taken, self.of(), log.clone())).await;
         if let Err(error) = written {

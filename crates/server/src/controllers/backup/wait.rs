@@ -1,7 +1,6 @@
 //! The second stage: operations of plugins are followed to their ends.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
 use bowline_api::BackupStatus;
@@ -17,8 +16,8 @@ use jiff::Timestamp;
 use super::volumes::Resources;
 use super::{Course, Then, WorkError, failed, recover};
 use crate::controllers::operations::{Audience, Followed, follow, tell_failed};
-use crate::controllers::run::patiently;
-use crate::events::{Milestone, passed};
+use crate::controllers::run::{add_results, patiently};
+use crate::events::Milestone;
 use crate::story::one_line;
 
 impl Course<'_> {
@@ -36,8 +35,8 @@ impl Course<'_> {
         let waiting = Waiting { course: self, store: &store, resources: &resources, freezes };
         let count = board.counts().attempted;
         self.tell(Milestone::OperationsStarted { count }).await;
-        let uid = self.uid.as_str();
-        match follow(self.context, uid, &board, &asker, &self.cancel, &waiting).await {
+        let uid = self.kit.uid.as_str();
+        match follow(self.context, uid, &board, &asker, &self.kit.cancel, &waiting).await {
             Followed::Stopped => return Ok(Then::Left),
             Followed::Gone => {
                 self.clean_up_recorded(&store).await?;
@@ -131,11 +130,7 @@ impl Course<'_> {
         status: &mut BackupStatus,
     ) -> Result<(), bowline_store::Error> {
         let mut results = store.get::<Results>(&self.name).await?.unwrap_or_default();
-        report.add_to(&mut results);
-        let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
-        // More may have been counted than are kept.
-        status.errors = status.errors.max(count(results.errors.count()));
-        status.warnings = status.warnings.max(count(results.warnings.count()));
+        add_results(&mut results, report, &mut status.errors, &mut status.warnings);
         patiently(|| store.put(&self.name, &results)).await
     }
 }
@@ -179,11 +174,8 @@ impl Audience for Waiting<'_> {
         if counts.failed > 0 {
             status.phase = Some(phase::of_backup(Stage::Waiting, true));
         }
-        let (ended, total) = (counts.completed + counts.failed, counts.attempted);
-        let told = self.course.told.load(Ordering::Relaxed);
-        if let Some(percent) = passed(told, ended as u64, total as u64) {
-            self.course.told.store(percent, Ordering::Relaxed);
-            self.course.tell(Milestone::OperationsProgress { ended, total }).await;
+        if let Some(milestone) = self.course.kit.milestone(counts) {
+            self.course.tell(milestone).await;
         }
         // One that cannot be shown now is shown with the next change.
         !matches!(self.course.show(&status).await, Ok(None))

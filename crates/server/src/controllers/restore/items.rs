@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bowline_engine::cluster::ApiServer;
-use bowline_engine::journal::{ATTEMPTS, Journal as _, Record, Recovered};
+use bowline_engine::journal::{ATTEMPTS, Recovered};
 use bowline_engine::operation::{Board, Operation};
 use bowline_engine::point::{self, Point};
 use bowline_engine::restore::request::Request;
@@ -34,18 +34,17 @@ impl Course<'_> {
         let place = tokio::select! {
             place = self.context.restores.acquire() => place.ok(),
             () = self.context.stop.cancelled() => None,
-            () = self.cancel.cancelled() => None,
+            () = self.kit.cancel.cancelled() => None,
         };
-        if self.context.stop.is_cancelled() || (place.is_none() && !self.cancel.is_cancelled()) {
+        if self.context.stop.is_cancelled() || (place.is_none() && !self.kit.cancel.is_cancelled())
+        {
             return Ok(Then::Left);
         }
         let _held = self.context.runs.hold(&self.restore, None);
         if recovered.attempts >= ATTEMPTS {
             return Ok(self.give_up(&recovered).await);
         }
-        let noted = self.journal.append(&Record::Attempt { at: Timestamp::now() }).await;
-        noted.map_err(|error| WorkError::Note(error.to_string()))?;
-        point::pass(Point::Attempt);
+        self.kit.note_attempt().await.map_err(WorkError::Note)?;
         tracing::info!(
             backup = %request.backup_name,
             attempt = recovered.attempts + 1,
@@ -114,14 +113,14 @@ impl Course<'_> {
                 terminating_timeout: options.terminating_resource_timeout,
             },
             progress: Arc::clone(&progress),
-            journal: Arc::clone(&self.journal) as _,
+            journal: Arc::clone(&self.kit.journal) as _,
             recovered,
             stop: context.stop.child_token(),
-            cancel: self.cancel.clone(),
+            cancel: self.kit.cancel.clone(),
         };
         let items = || Items { done: progress.restored(), total: progress.total() };
         let shown = show_progress(context, self.api, &self.restore, "itemsRestored", items);
-        until_over(Box::pin(restore::run(run, Timestamp::now())), shown, &self.cancel).await
+        until_over(Box::pin(restore::run(run, Timestamp::now())), shown, &self.kit.cancel).await
     }
 
     /// Tells operations to stop that nobody will wait for, and notes what came of that.
@@ -131,9 +130,9 @@ impl Course<'_> {
         }
         let board = Arc::new(Board::new(std::mem::take(operations)));
         let askers = self.askers(&board.operations()).await;
-        let canceled = self.cancel.child_token();
+        let canceled = self.kit.cancel.child_token();
         canceled.cancel();
-        let uid = self.uid.as_str();
+        let uid = self.kit.uid.as_str();
         let followed = follow(self.context, uid, &board, &askers, &canceled, &Nobody).await;
         if followed == Followed::Stopped {
             tracing::warn!("operations may go on, because the server ends");
@@ -144,7 +143,7 @@ impl Course<'_> {
     /// Writes the files of a restore.
     async fn close(&self, restored: &Restored, is_last: bool) -> Result<Then, WorkError> {
         let status = finalize::status(&self.restore, restored);
-        let log = self.log.snapshot();
+        let log = self.kit.log.snapshot();
         let write = || finalize::write(&self.store, &self.name, restored, self.of(), log.clone());
         if let Err(error) = patiently(write).await {
             // The journal knows all of it, so that it can be done again.

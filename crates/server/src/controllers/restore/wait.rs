@@ -2,7 +2,6 @@
 //! written.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
 use bowline_api::RestoreStatus;
@@ -18,8 +17,8 @@ use jiff::Timestamp;
 use super::csi::{Askers, Showing};
 use super::{Course, Then, WorkError, canceled_status};
 use crate::controllers::operations::{Audience, Followed, follow, tell_failed};
-use crate::controllers::run::patiently;
-use crate::events::{Milestone, passed};
+use crate::controllers::run::{add_results, patiently};
+use crate::events::Milestone;
 use crate::story::one_line;
 
 impl Course<'_> {
@@ -33,10 +32,10 @@ impl Course<'_> {
         showing.show(&board.operations(), &askers).await;
         let count = board.counts().attempted;
         self.tell(Milestone::OperationsStarted { count }).await;
-        let uid = self.uid.as_str();
+        let uid = self.kit.uid.as_str();
         let waiting = Waiting { course: self, askers: &askers, showing: &showing };
         let followed = tokio::select! {
-            followed = follow(self.context, uid, &board, &askers, &self.cancel, &waiting) => followed,
+            followed = follow(self.context, uid, &board, &askers, &self.kit.cancel, &waiting) => followed,
             () = askers.run() => Followed::Stopped,
         };
         showing.show(&board.operations(), &askers).await;
@@ -56,7 +55,7 @@ impl Course<'_> {
     /// Ends a restore whose operations have ended.
     pub(super) async fn finish(&self) -> Result<Then, WorkError> {
         self.recall_log().await?;
-        let status = if self.cancel.is_cancelled() {
+        let status = if self.kit.cancel.is_cancelled() {
             self.status()
         } else {
             let Some(status) = Box::pin(self.settle_volumes()).await? else {
@@ -64,7 +63,7 @@ impl Course<'_> {
             };
             status
         };
-        let log = self.log.snapshot();
+        let log = self.kit.log.snapshot();
         let put = || {
             let log = Box::pin(stream::iter([Ok(log.clone())]));
             self.store.put_restore_log(&self.name, log)
@@ -72,7 +71,7 @@ impl Course<'_> {
         if let Err(error) = patiently(put).await {
             tracing::warn!("the end of the log cannot be written: {}", one_line(&error));
         }
-        Ok(Then::Over(Box::new(if self.cancel.is_cancelled() {
+        Ok(Then::Over(Box::new(if self.kit.cancel.is_cancelled() {
             canceled_status(&status)
         } else {
             finalize::conclude(&status, Timestamp::now())
@@ -120,11 +119,7 @@ impl Course<'_> {
         finalize::counted(&mut status, Counts::of(operations));
         let read = self.store.get_of_restore::<Results>(&self.name).await?;
         let mut results = read.unwrap_or_default();
-        report.add_to(&mut results);
-        let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
-        // More may have been counted than are kept.
-        status.errors = status.errors.max(count(results.errors.count()));
-        status.warnings = status.warnings.max(count(results.warnings.count()));
+        add_results(&mut results, report, &mut status.errors, &mut status.warnings);
         patiently(|| self.store.put_of_restore(&self.name, &results)).await?;
         point::pass(Point::ResultsWritten);
         status.phase = Some(phase::of_restore(Stage::Finalizing, status.errors > 0));
@@ -133,10 +128,10 @@ impl Course<'_> {
 
     /// Lets the log go on from what an earlier process has written of it.
     async fn recall_log(&self) -> Result<(), WorkError> {
-        if self.log_is_short.swap(false, Ordering::Relaxed) {
+        if self.kit.wants_log() {
             let read = self.store.restore_log(&self.name).await;
             match read {
-                Ok(Some(log)) => self.log.go_on_from(&log),
+                Ok(Some(log)) => self.kit.log.go_on_from(&log),
                 Ok(None) => {}
                 Err(error) => return Err(WorkError::Bucket(one_line(&error))),
             }
@@ -170,11 +165,8 @@ impl Audience for Waiting<'_> {
         if counts.failed > 0 {
             status.phase = Some(phase::of_restore(Stage::Waiting, true));
         }
-        let (ended, total) = (counts.completed + counts.failed, counts.attempted);
-        let told = self.course.told.load(Ordering::Relaxed);
-        if let Some(percent) = passed(told, ended as u64, total as u64) {
-            self.course.told.store(percent, Ordering::Relaxed);
-            self.course.tell(Milestone::OperationsProgress { ended, total }).await;
+        if let Some(milestone) = self.course.kit.milestone(counts) {
+            self.course.tell(milestone).await;
         }
         // One that cannot be shown now is shown with the next change.
         !matches!(self.course.show(&status).await, Ok(None))

@@ -1,0 +1,247 @@
+//! What the stages of a run share, and how it comes together.
+//!
+//! What is the same for all items is asked for once, before the first of them: what the cluster serves,
+//! what the filter and the hooks mean by that, and what each action selects. So a request that cannot be
+//! served fails while nothing has been begun.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bowline_plugin::{BackupItemAction, ItemBlockAction, ResourceIdentifier};
+use bowline_store::BackupStore;
+use jiff::Timestamp;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use super::filter::{self, Filter, Verdict};
+use super::hook::{Hooks, Tally};
+use super::inventory::Inventory;
+use super::item::Namespaces;
+use super::request::Request;
+use super::seen::Seen;
+use super::spool::Spool;
+use super::volume::{Snapshotted, Volumes, Wishes};
+use super::{Fatal, Options, Progress, Recovery, Run, collect, csi, discover, snapshot};
+use crate::action::{self, BuiltIn};
+use crate::cluster::Cluster;
+use crate::item::Object;
+use crate::journal::Journal;
+use crate::operation::Operation;
+use crate::report::{About, Report};
+use crate::resource::{GroupResource, Resource, Resources};
+use crate::selection::{self, Action};
+
+/// Everything that the stages share.
+pub(super) struct Context {
+    pub(super) request: Request,
+    pub(super) cluster: Arc<dyn Cluster>,
+    pub(super) store: BackupStore,
+    pub(super) resources: Arc<Resources>,
+    pub(super) filter: Filter,
+    pub(super) hooks: Hooks,
+    pub(super) hook_tally: Tally,
+    pub(super) backup_item_actions: Vec<Action<dyn BackupItemAction>>,
+    /// How many of them are built in; they come first.
+    pub(super) built_in_item_actions: usize,
+    pub(super) item_block_actions: Vec<Action<dyn ItemBlockAction>>,
+    /// How many of them are built in; they come first.
+    built_in_block_actions: usize,
+    /// Whoever holds it shows an item to an action for the second time.
+    pub(super) second_try: tokio::sync::Mutex<()>,
+    pub(super) seen: Seen,
+    pub(super) namespaces: Namespaces,
+    pub(super) inventory: Inventory,
+    pub(super) volumes: Volumes,
+    pub(super) snapshots: snapshot::Locations,
+    pub(super) csi: csi::Csi,
+    pub(super) operations: Mutex<Vec<Operation>>,
+    pub(super) journal: Arc<dyn Journal>,
+    pub(super) recovery: Recovery,
+    /// The number of the next block that is noted.
+    pub(super) blocks: AtomicU64,
+    /// Whether something could not be noted.
+    pub(super) is_without_notes: AtomicBool,
+    pub(super) spool: Spool,
+    pub(super) budget: Arc<Semaphore>,
+    pub(super) report: Arc<Report>,
+    pub(super) progress: Arc<Progress>,
+    pub(super) options: Options,
+    pub(super) started: Timestamp,
+    pub(super) stop: CancellationToken,
+    pub(super) cancel: CancellationToken,
+    is_broken: AtomicBool,
+}
+
+impl Context {
+    /// Whether nothing new is to be begun.
+    pub(super) fn has_stopped(&self) -> bool {
+        self.is_over() || self.stop.is_cancelled()
+    }
+
+    /// Whether what is under way is to be broken off.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_broken.load(Ordering::Relaxed) || self.cancel.is_cancelled()
+    }
+
+    /// Whether an item is shown to an action that may begin an operation.
+    pub(super) fn may_begin_operations(&self, object: &Object) -> bool {
+        let actions = &self.backup_item_actions;
+        actions.iter().any(|action| action.begins_operations && action.selects(object))
+    }
+
+    /// Notes an operation.
+    pub(super) fn begun(&self, operation: Operation) {
+        self.operations.lock().unwrap_or_else(PoisonError::into_inner).push(operation);
+    }
+
+    /// Notes what an earlier process has made of a volume.
+    pub(super) fn replayed(&self, volume: &str, outcome: Snapshotted) {
+        self.snapshots.claim(volume);
+        self.volumes.note_snapshotted(volume, outcome);
+    }
+
+    /// What the request says about volumes.
+    pub(super) fn wishes(&self) -> Wishes<'_> {
+        let claims = self.resources.core("persistentvolumeclaims");
+        let includes = |kind: &Arc<Resource>| matches!(self.filter.kind(kind), Verdict::Include);
+        Wishes {
+            snapshot_volumes: self.request.snapshot_volumes,
+            default_volumes_to_fs_backup: self.request.default_volumes_to_fs_backup,
+            policies: self.request.policies.as_ref(),
+            has_snapshot_locations: !self.request.snapshot_locations.is_empty(),
+            includes_claims: claims.is_some_and(includes),
+        }
+    }
+
+    /// The archive takes no more.
+    pub(super) fn stop(&self) {
+        self.is_broken.store(true, Ordering::Relaxed);
+    }
+
+    /// The resource that an identifier speaks of, and the identifier as we spell it.
+    pub(super) fn resolve(
+        &self,
+        id: &ResourceIdentifier,
+    ) -> Option<(Arc<Resource>, ResourceIdentifier)> {
+        let exact = self.resources.find(&GroupResource::new(&id.group, &id.resource));
+        // Actions may spell it as users do.
+        let found = exact.or_else(|| match id.group.as_str() {
+            "" => self.resources.resolve(&id.resource),
+            group => self.resources.resolve(&format!("{}.{group}", id.resource)),
+        });
+        let resource = Arc::clone(found?);
+        let GroupResource { group, resource: plural } = resource.id.clone();
+        let namespace = if resource.is_namespaced { id.namespace.clone() } else { String::new() };
+        let id = ResourceIdentifier { group, resource: plural, namespace, name: id.name.clone() };
+        Some((resource, id))
+    }
+
+    /// The backup item actions of plugins.
+    pub(super) fn own_item_actions(&self) -> impl Iterator<Item = &Action<dyn BackupItemAction>> {
+        self.backup_item_actions.iter().skip(self.built_in_item_actions)
+    }
+
+    /// The item block actions of plugins.
+    pub(super) fn own_block_actions(&self) -> impl Iterator<Item = &Action<dyn ItemBlockAction>> {
+        self.item_block_actions.iter().skip(self.built_in_block_actions)
+    }
+}
+
+/// Looks, asks and compiles whatever the stages need.
+pub(super) async fn prepare(
+    run: Run,
+    report: Arc<Report>,
+    now: Timestamp,
+) -> Result<Arc<Context>, Fatal> {
+    if run.store.exists(&run.request.name).await.map_err(Fatal::Look)? {
+        return Err(Fatal::Exists);
+    }
+    assemble(run, report, now).await
+}
+
+pub(super) async fn assemble(
+    run: Run,
+    report: Arc<Report>,
+    now: Timestamp,
+) -> Result<Arc<Context>, Fatal> {
+    let Run { request, cluster, store, options, progress, stop, cancel, journal, recovery, .. } =
+        run;
+    let spool = Spool::create(&options.scratch).map_err(Fatal::Scratch)?;
+    let (errors, warnings) = recovery.report.messages();
+    report.take_over(errors, warnings);
+    for text in &request.errors {
+        report.error(About::Run, text.clone());
+    }
+    for text in &request.warnings {
+        report.warning(About::Run, text.clone());
+    }
+    let discovery = cluster.discover().await.map_err(Fatal::Discover)?;
+    discover::tell_failed(&discovery, &report);
+    let resources = Arc::new(discover::resources(&discovery));
+    let filter = Filter::new(&request.filter, &resources);
+    for text in filter.warnings() {
+        report.warning(About::Run, text.clone());
+    }
+    let hooks = Hooks::new(&request.hooks, &resources).map_err(Fatal::Hooks)?;
+
+    let only = match filter.namespaces() {
+        filter::Scope::All => Vec::new(),
+        filter::Scope::Only(namespaces) => namespaces,
+    };
+    let key = &request.volume_group_label_key;
+    let BuiltIn { backup_item_actions: mut named, item_block_actions: mut named_block } =
+        action::built_in(&cluster, &resources, only, key);
+    let csi = csi::Csi::default();
+    named.extend(csi::built_in(&csi.taken));
+    let (built_in_item_actions, built_in_block_actions) = (named.len(), named_block.len());
+    for action in run.backup_item_actions {
+        if named.iter().any(|built_in| built_in.name == action.name) {
+            let text =
+                format!("the action {} of a plugin takes no part: it is built in", action.name);
+            report.warning(About::Run, text);
+        } else {
+            named.push(action);
+        }
+    }
+    let backup_item_actions =
+        selection::ask(named, |plugin| plugin.applies_to(), &resources, &report).await;
+    named_block.extend(run.item_block_actions);
+    let item_block_actions =
+        selection::ask(named_block, |plugin| plugin.applies_to(), &resources, &report).await;
+
+    let snapshots = snapshot::Locations::new(run.snapshotters, &request.snapshot_locations);
+    Ok(Arc::new(Context {
+        request,
+        cluster,
+        store,
+        resources,
+        filter,
+        hooks,
+        hook_tally: Tally::default(),
+        backup_item_actions,
+        built_in_item_actions,
+        item_block_actions,
+        built_in_block_actions,
+        second_try: tokio::sync::Mutex::default(),
+        seen: Seen::default(),
+        namespaces: Namespaces::default(),
+        inventory: Inventory::default(),
+        volumes: Volumes::default(),
+        snapshots,
+        csi,
+        operations: Mutex::default(),
+        journal,
+        blocks: AtomicU64::new(recovery.recovered.next_block),
+        is_without_notes: AtomicBool::new(false),
+        recovery,
+        spool,
+        budget: collect::budget(),
+        report,
+        progress,
+        options,
+        started: now,
+        stop,
+        cancel,
+        is_broken: AtomicBool::new(false),
+    }))
+}

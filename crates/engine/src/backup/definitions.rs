@@ -1,0 +1,44 @@
+//! The definitions of custom resources.
+//!
+//! They come after everything else: which ones are needed is known when all other items are stored.
+
+use futures::StreamExt as _;
+
+use super::Context;
+use super::filter::CrdRule;
+use super::item::{self, How, Sink};
+use crate::report::About;
+use crate::resource::GroupResource;
+
+/// How many definitions of custom resources are asked for at a time.
+const CRDS_AT_ONCE: usize = 8;
+
+/// Stores the definitions of the custom resources that were stored, unless the request says what
+/// to do with definitions.
+pub(super) async fn store(context: &Context, sink: &Sink<'_>) {
+    if context.filter.wants_crds() != CrdRule::OfStored {
+        return;
+    }
+    let id = GroupResource::new("apiextensions.k8s.io", "customresourcedefinitions");
+    let Some(definitions) = context.resources.find(&id) else { return };
+    let stored = context.inventory.resources();
+    futures::stream::iter(stored)
+        // The core group has none.
+        .filter(|stored| std::future::ready(!stored.group.is_empty()))
+        .for_each_concurrent(CRDS_AT_ONCE, async |stored| {
+            let name = stored.to_string();
+            match context.cluster.get(definitions, "", &name).await {
+                Ok(Some(definition)) => {
+                    let how = How { is_wanted: true, ..How::default() };
+                    item::visit(context, definition, how, sink).await;
+                }
+                // Kinds that are built into the API server have no definition.
+                Ok(None) => {}
+                Err(error) => context.report.error(
+                    About::Run,
+                    format!("the definition of {name} is not in the backup: {error}"),
+                ),
+            }
+        })
+        .await;
+}

@@ -1,0 +1,79 @@
+//! The namespaces themselves, as objects.
+//!
+//! They are listed first, since how many there are decides how the rest is listed, and stored when the
+//! rest is: a namespace that nobody chose is in the backup as well if something in it is.
+
+use std::collections::HashSet;
+
+use futures::StreamExt as _;
+use serde::Deserialize;
+
+use super::filter::Verdict;
+use super::item::{self, How, Sink};
+use super::{Context, Fatal};
+use crate::cluster::Query;
+use crate::item::Object;
+use crate::report::About;
+
+/// All namespaces, which are few.
+pub(super) async fn list(context: &Context) -> Result<Vec<Object>, Fatal> {
+    let Some(resource) = context.resources.core("namespaces") else { return Ok(Vec::new()) };
+    let mut listed = context.cluster.list(resource, Query::default());
+    let mut namespaces = Vec::new();
+    while let Some(namespace) = listed.next().await {
+        namespaces.push(namespace.map_err(Fatal::Namespaces)?);
+    }
+    Ok(namespaces)
+}
+
+/// Stores the namespaces that were chosen, and those that something was found in.
+pub(super) async fn store(context: &Context, namespaces: Vec<Object>, sink: &Sink<'_>) {
+    #[derive(Deserialize)]
+    struct Namespace {
+        #[serde(default)]
+        status: Status,
+    }
+    #[derive(Default, Deserialize)]
+    struct Status {
+        #[serde(default)]
+        phase: String,
+    }
+    let Some(resource) = context.resources.core("namespaces") else { return };
+    if matches!(context.filter.kind(resource), Verdict::Skip(_)) {
+        return;
+    }
+    let listed: HashSet<String> =
+        namespaces.iter().map(|namespace| namespace.name.clone()).collect();
+    for namespace in namespaces {
+        let read = namespace.item.parse::<Namespace>();
+        let is_active = read.is_ok_and(|namespace| namespace.status.phase == "Active");
+        let kept = context.filter.keeps_namespace_object(
+            &namespace.name,
+            &namespace.labels,
+            is_active,
+            &context.request.selectors,
+        );
+        if matches!(kept, Verdict::Include) || context.namespaces.has(&namespace.name) {
+            let how = How { is_wanted: true, ..How::default() };
+            item::visit(context, namespace, how, sink).await;
+        }
+    }
+    // Namespaces that have been created since the list.
+    for name in context.namespaces.touched() {
+        if listed.contains(&name) || context.has_stopped() {
+            continue;
+        }
+        match context.cluster.get(resource, "", &name).await {
+            Ok(Some(namespace)) => {
+                let how = How { is_wanted: true, ..How::default() };
+                item::visit(context, namespace, how, sink).await;
+            }
+            // It went as it came.
+            Ok(None) => {}
+            Err(error) => context.report.error(
+                About::Run,
+                format!("the namespace {name} itself is not in the backup: {error}"),
+            ),
+        }
+    }
+}

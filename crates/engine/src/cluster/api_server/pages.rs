@@ -1,0 +1,175 @@
+//! Lists, page by page and object by object.
+//!
+//! A list can be longer than memory, and its reader slower than the API server: so no more is read than is
+//! asked for, and a page that breaks off is read again from its beginning, without those before it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::StreamExt as _;
+use futures::stream::{self, BoxStream};
+use kube::client::Body;
+
+use super::super::split::{NotAList, Splitter};
+use super::super::{Error, Query, Result};
+use super::patience::{Failed, Hope, Patience};
+use super::{ApiServer, next_bytes, path_of, segment};
+use crate::item::Object;
+use crate::resource::Resource;
+
+/// What is listed.
+pub(super) struct Source {
+    pub(super) server: ApiServer,
+    pub(super) resource: Arc<Resource>,
+    pub(super) query: Query,
+}
+
+/// Lists objects.
+pub(super) fn list(source: Source) -> BoxStream<'static, Result<Object>> {
+    let patience = Patience::new(source.server.outage);
+    let pages =
+        Pages { source, page: None, next: Some(String::new()), read: 0, furthest: 0, patience };
+    stream::unfold(Some(pages), async |pages| {
+        let mut pages = pages?;
+        match pages.next_object().await {
+            Ok(Some(object)) => Some((Ok(object), Some(pages))),
+            Ok(None) => None,
+            // One bad object does not hide the others.
+            Err(error @ Error::Object(_)) => Some((Err(error), Some(pages))),
+            Err(error) => Some((Err(error), None)),
+        }
+    })
+    .boxed()
+}
+
+/// A list in the middle of its pages.
+struct Pages {
+    source: Source,
+    page: Option<Page>,
+    /// The token of the page that is read, or that comes next; none when the last one is through.
+    next: Option<String>,
+    /// How many objects this try has read of the page of that token.
+    read: usize,
+    /// The most that any try has.
+    furthest: usize,
+    patience: Patience,
+}
+
+struct Page {
+    body: Body,
+    splitter: Splitter,
+}
+
+impl Pages {
+    async fn next_object(&mut self) -> Result<Option<Object>> {
+        loop {
+            let Some(page) = &mut self.page else {
+                let Some(token) = self.next.clone() else { return Ok(None) };
+                match self.source.open_page(&token).await {
+                    Ok(page) => (self.page, self.read) = (Some(page), 0),
+                    Err(failed) => self.recover(failed).await?,
+                }
+                continue;
+            };
+            let step = page.step().await;
+            match step {
+                Ok(Step::Object(json)) => {
+                    self.read += 1;
+                    if self.read > self.furthest {
+                        self.furthest = self.read;
+                        self.patience.renew();
+                    }
+                    return Ok(Some(Object::from_json(&self.source.resource, json)?));
+                }
+                Ok(Step::End) => {
+                    if let Err(failed) = self.end_page() {
+                        self.recover(failed).await?;
+                    }
+                }
+                Err(error) => {
+                    self.page = None;
+                    self.recover(error.into()).await?;
+                }
+            }
+        }
+    }
+
+    fn end_page(&mut self) -> Result<(), Failed> {
+        let Some(page) = self.page.take() else { return Ok(()) };
+        let frame = page.splitter.finish().map_err(|error| {
+            // The connection may have ended before the page did.
+            let hope = if error == NotAList::Cut { Hope::Back } else { Hope::None };
+            Failed { error: Error::Unreadable(error.to_string()), hope }
+        })?;
+        let token = frame.metadata.continue_token;
+        if !token.is_empty() && self.next.as_ref() == Some(&token) {
+            let text = "it gives the same continue token again".to_owned();
+            return Err(Error::Unreadable(text).into());
+        }
+        self.next = Some(token).filter(|token| !token.is_empty());
+        self.furthest = 0;
+        self.patience.renew();
+        Ok(())
+    }
+
+    /// Makes ready for another try after a page failed, or gives up.
+    async fn recover(&mut self, failed: Failed) -> Result<()> {
+        let resource = &self.source.resource.id;
+        if let Error::Expired { next: Some(token) } = &failed.error {
+            tracing::info!(%resource, "the list took so long that it goes on at a later time");
+            self.next = Some(token.clone());
+            self.furthest = 0;
+        } else {
+            tracing::debug!(%resource, "a page failed: {}", failed.error);
+        }
+        self.patience.wait(failed).await
+    }
+}
+
+impl Source {
+    async fn open_page(&self, token: &str) -> Result<Page, Failed> {
+        let mut path = path_of(&self.resource, self.query.namespace.as_deref());
+        let mut separator = '?';
+        let limit = match self.server.page_size {
+            0 => String::new(),
+            size => size.to_string(),
+        };
+        for (name, value) in [
+            ("limit", limit.as_str()),
+            ("continue", token),
+            ("labelSelector", self.query.label_selector.as_str()),
+            ("fieldSelector", self.query.field_selector.as_str()),
+        ] {
+            if !value.is_empty() {
+                path.push(separator);
+                path.push_str(name);
+                path.push('=');
+                path.push_str(&segment(value));
+                separator = '&';
+            }
+        }
+        let response = self.server.ask(&path).await?;
+        let splitter = Splitter::new(&self.resource.api_version(), &self.resource.kind);
+        Ok(Page { body: response.into_body(), splitter })
+    }
+}
+
+enum Step {
+    Object(Bytes),
+    End,
+}
+
+impl Page {
+    async fn step(&mut self) -> Result<Step> {
+        loop {
+            let found = self.splitter.next_object();
+            if let Some(json) = found.map_err(|error| Error::Unreadable(error.to_string()))? {
+                return Ok(Step::Object(json));
+            }
+            match next_bytes(&mut self.body).await? {
+                Some(bytes) => self.splitter.push(&bytes),
+                None => return Ok(Step::End),
+            }
+        }
+    }
+}
