@@ -128,5 +128,8 @@ pub const CANCEL: &str = "bowline.io/cancel";
 pub const SNAPSHOT_TYPE: &str = "bowline.io/snapshot-type";
 /// Tag on a snapshot: the request that it answers, so that asking twice makes one.
 pub const REQUEST_ID: &str = "bowline.io/request-id";
+/// On a Backup that was taken in from a bucket: the uid in its record there, which is that of the Backup that
+/// some cluster made.
+pub const RECORD_UID: &str = "bowline.io/record-uid";
 /// On our CRDs: the version of Bowline that wrote them.
 pub const CRD_VERSION: &str = "bowline.io/crd-version";

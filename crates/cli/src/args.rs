@@ -50,7 +50,7 @@ pub(crate) struct InstallationArgs {
 }
 
 /// Whom to believe when files are downloaded from a storage location.
-#[derive(Clone, Debug, clap::Args)]
+#[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct TrustArgs {
     /// A file with certificates to trust, besides the system's, when downloading [default: `cacert`
     /// in ~/.config/velero/config.json, then those of the storage location]

@@ -79,11 +79,21 @@ impl Installation {
             kube::Error::Api(status) => {
                 anyhow!("cannot {doing}: {}", reason(&status, &self.namespace))
             }
-            error => anyhow::Error::new(error).context(format!(
-                "cannot {doing}: cannot reach the cluster of the kubeconfig; is it running, and is \
-                 the address right?"
-            )),
+            error => {
+                let why = unreachable(&error);
+                anyhow::Error::new(error).context(format!("cannot {doing}: {why}"))
+            }
         }
+    }
+}
+
+/// Why there was no answer, as far as it can be told, and what to look at.
+pub(crate) fn unreachable(error: &kube::Error) -> &'static str {
+    if bowline_server::in_words(error).contains("certificate") {
+        "the certificate of the cluster is not trusted, or ours is not; look at \
+         `certificate-authority` and at the user's credentials in the kubeconfig"
+    } else {
+        "cannot reach the cluster of the kubeconfig; is it running, and is the address right?"
     }
 }
 

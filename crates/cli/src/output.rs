@@ -79,7 +79,7 @@ pub(crate) fn error(line: &str) {
 
 /// An error and its causes in one line.
 pub(crate) fn one_line(error: &anyhow::Error) -> String {
-    bowline_plugin::one_line(error.as_ref())
+    bowline_server::in_words(error.as_ref())
 }
 
 /// Rows under headings, aligned as kubectl does it.

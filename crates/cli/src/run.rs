@@ -23,6 +23,8 @@ pub(crate) trait Run: Kind {
     const PARTICIPLE: &'static str;
     /// What its log is asked for by.
     const LOG: DownloadTargetKind;
+    /// What its errors and warnings are asked for by.
+    const RESULTS: DownloadTargetKind;
 
     /// Where it is told what plugins do with its volumes.
     type Report: Report;

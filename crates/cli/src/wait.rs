@@ -7,6 +7,7 @@ mod display;
 mod narrator;
 #[cfg(test)]
 mod tests;
+mod told;
 
 use std::time::Duration;
 
@@ -51,9 +52,14 @@ pub(crate) async fn for_end<R: Run>(
             return Ok(exit);
         }
     };
-    for line in summary(&ended, installation) {
+    for line in outcome(&ended) {
         output::say(line);
     }
+    tokio::select! {
+        told = told::told(installation, &ended) => told.into_iter().for_each(output::say),
+        exit = &mut asked_to_end => return Ok(exit),
+    }
+    output::say(where_to_look(&ended, installation));
     Ok(exit_of(&ended))
 }
 
@@ -151,21 +157,19 @@ fn exit_of(run: &impl Run) -> Exit {
     if run.summary().stage == Stage::Complete { Exit::Success } else { Exit::Failed }
 }
 
-/// How it ended, and where to look.
-fn summary<R: Run>(run: &R, installation: &Installation) -> Vec<String> {
+fn where_to_look<R: Run>(run: &R, installation: &Installation) -> String {
     let (noun, name) = (R::NOUN, run.name_any());
-    let mut lines = outcome(run);
     let describe = installation.hint(&format!("{noun} describe {name}"));
     // What was refused has no log.
-    lines.push(if run.summary().stage == Stage::Refused {
+    if run.summary().stage == Stage::Refused {
         format!("see {describe}")
     } else {
         let logs = installation.hint(&format!("{noun} logs {name}"));
         format!("see {describe} and {logs}")
-    });
-    lines
+    }
 }
 
+/// How it ended.
 fn outcome<R: Run>(run: &R) -> Vec<String> {
     let summary = run.summary();
     let counted = |number: i64, what: &str| match number {

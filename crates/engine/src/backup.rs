@@ -32,6 +32,7 @@ pub mod finalize;
 pub mod hook;
 mod inventory;
 mod item;
+mod look;
 mod namespaces;
 mod note;
 pub mod policy;
@@ -68,6 +69,7 @@ use collect::Turn;
 use context::{Context, assemble, prepare};
 pub use inventory::Inventory;
 use item::Sink;
+use look::Name;
 use request::Request;
 pub use taken::Taken;
 use taken::{begun_before, begun_by_csi_before, end, own, taken_before};
@@ -275,17 +277,30 @@ async fn collect_all(context: &Arc<Context>, archive: &Archive) -> Result<(), Fa
     let sink = Sink::archive(archive);
     namespaces::store(context, namespaces, &sink).await;
     definitions::store(context, &sink).await;
+    check_end(context)?;
+    // Another cluster may have stored one of the same name meanwhile. What is left of that race is the
+    // moment until the archive is there; the commit record cannot be taken over.
+    let Context { store, request, stop, cancel, .. } = &**context;
+    match look::look(store, &request.name, look::PATIENTLY, stop, cancel).await {
+        Name::Taken => Err(Fatal::Exists),
+        Name::Free => Ok(()),
+        // Everything has been taken by now, so it is not thrown away for that.
+        Name::Unknown(error) => {
+            check_end(context)?;
+            let error = bowline_plugin::one_line(&error);
+            tracing::warn!(
+                error,
+                "it is not known whether the name is still free; the commit will say"
+            );
+            Ok(())
+        }
+    }
+}
+
+/// Whether the run is to end here.
+fn check_end(context: &Context) -> Result<(), Fatal> {
     if context.cancel.is_cancelled() {
         return Err(Fatal::Canceled);
     }
-    if context.stop.is_cancelled() {
-        return Err(Fatal::Stopped);
-    }
-    // Another cluster may have stored one of the same name meanwhile. What is left of that race is the
-    // moment until the archive is there; the commit record cannot be taken over.
-    match context.store.exists(&context.request.name).await {
-        Ok(true) => Err(Fatal::Exists),
-        Ok(false) => Ok(()),
-        Err(error) => Err(Fatal::Look(error)),
-    }
+    if context.stop.is_cancelled() { Err(Fatal::Stopped) } else { Ok(()) }
 }

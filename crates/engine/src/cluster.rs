@@ -72,7 +72,8 @@ pub trait Cluster: Send + Sync {
     /// [`Error::Object`], which is about one object.
     fn watch(&self, resource: &Arc<Resource>, query: Query) -> BoxStream<'static, Result<Change>>;
 
-    /// Runs a command in a container and waits for its end, for a while.
+    /// Runs a command in a container and waits for its end, for a while. An error that
+    /// [is out of reach](Error::is_out_of_reach) means that it may not have been started.
     async fn exec(&self, exec: &Exec) -> Result<Executed>;
 }
 
@@ -130,7 +131,7 @@ pub struct Exec {
     pub container: String,
     /// The program and its arguments.
     pub command: Vec<String>,
-    /// How long to wait for its end.
+    /// How long to wait for its end, once the way to the container is open.
     pub timeout: Duration,
 }
 
@@ -193,6 +194,15 @@ impl Error {
     /// Whether the API server has too much to do.
     pub fn is_busy(&self) -> bool {
         matches!(self, Self::Refused { code: 429, .. })
+    }
+
+    /// Whether the API server, or the node behind it, was not there or had too much to do. Another try
+    /// may end better.
+    pub fn is_out_of_reach(&self) -> bool {
+        matches!(
+            self,
+            Self::Unreachable(_) | Self::Silent(_) | Self::Refused { code: 429 | 500..=599, .. }
+        )
     }
 
     /// Whether what was asked for is not there.

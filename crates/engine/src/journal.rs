@@ -81,7 +81,7 @@ pub enum Record {
     },
     /// A block is over.
     Ended(Box<Ended>),
-    /// After a restart: the pods of a block have been thawed.
+    /// Later: the pods of a block have been thawed.
     Thawed {
         /// The block.
         block: u64,
@@ -232,6 +232,9 @@ pub struct Ended {
     /// Volumes that no plugin has a method for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unmatched_volumes: Vec<String>,
+    /// Pods that may be frozen still, because nobody could reach them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub frozen: Vec<Pod>,
     /// For how long its pods were frozen.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub freeze_windows: Vec<FreezeWindow>,
@@ -361,10 +364,12 @@ pub fn recover(records: impl IntoIterator<Item = Record>) -> Recovered {
             }
         }
     }
-    recovered.frozen = begun
-        .values()
-        .filter(|block| !block.pods.is_empty() && !thawed.contains(&block.block))
-        .map(|block| (block.block, block.pods.clone()))
+    let unfinished = begun.values().map(|block| (block.block, &block.pods));
+    let finished = recovered.finished.iter().map(|ended| (ended.block, &ended.frozen));
+    recovered.frozen = unfinished
+        .chain(finished)
+        .filter(|(block, pods)| !pods.is_empty() && !thawed.contains(block))
+        .map(|(block, pods)| (block, pods.clone()))
         .collect();
     recovered.unfinished = begun.into_values().collect();
     recovered
@@ -410,6 +415,24 @@ mod tests {
         assert_eq!(read.frozen.keys().copied().collect::<Vec<_>>(), [3]);
         assert_eq!(read.next_block, 4);
         assert_eq!(recover([]), Recovered::default());
+    }
+
+    #[test]
+    fn pods_that_were_not_reached_when_their_block_ended_are_frozen_until_they_are_thawed() {
+        let pod = Pod { name: "a".into(), ..Pod::default() };
+        let not_reached = Record::Ended(Box::new(Ended {
+            block: 0,
+            frozen: vec![pod.clone()],
+            ..Ended::default()
+        }));
+        let text = serde_json::to_string(&not_reached).unwrap();
+        assert_eq!(serde_json::from_str::<Record>(&text).unwrap(), not_reached, "{text}");
+        let mut records = vec![begun(0, &["a", "b"]), not_reached];
+        let read = recover(records.clone());
+        assert_eq!(read.frozen, BTreeMap::from([(0, vec![pod])]));
+        assert_eq!(read.unfinished, [], "it is over all the same");
+        records.push(Record::Thawed { block: 0, errors: Vec::new() });
+        assert_eq!(recover(records).frozen, BTreeMap::new());
     }
 
     #[test]

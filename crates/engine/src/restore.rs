@@ -14,6 +14,7 @@
 //! | [`reset`], [`modifier`] | its JSON | the same, for its new life |
 //! | [`volume`] | a PersistentVolume | the same, with its data behind it |
 //! | `apply`, [`difference`] | an object | the object in the cluster |
+//! | `origin` | items that come to one place | which of them an object was |
 //! | [`hook`] | pods that were created | commands that were run in them |
 //! | [`plan`] | all of the above, with nothing written | what would become of each item |
 //! | [`finalize`] | all of the above | the files, and the status |
@@ -31,6 +32,7 @@ mod namespace;
 mod note;
 mod once;
 pub mod order;
+mod origin;
 pub mod outcome;
 mod pace;
 pub mod plan;
@@ -70,6 +72,7 @@ use namespace::Namespaces;
 use note::Notes;
 use once::Once;
 use order::{Priorities, Stage, Step};
+use origin::Shared;
 use outcome::Outcomes;
 use pace::Pace;
 use request::Request;
@@ -222,6 +225,7 @@ struct Context {
     once: Once,
     pace: Pace,
     namespaces: Namespaces,
+    shared: Shared,
     outcomes: Outcomes,
     volume_outcomes: volume::Outcomes,
     operations: Mutex<Vec<Operation>>,
@@ -360,6 +364,10 @@ async fn assemble(parts: Parts, report: Arc<Report>, now: Timestamp) -> Result<C
     for warning in request.namespaces(&contents).warnings {
         report.warning(About::Run, warning);
     }
+    let shared = match &request.namespace_mapping {
+        mapping if mapping.is_empty() => Shared::default(),
+        mapping => Shared::new(mapping, &contents.namespaces()),
+    };
     let hooks = hook::Watch::new(&request.restore).map_err(Fatal::Hooks)?;
     let (named, resources) = (parts.actions, &world.resources);
     let actions = selection::ask(named, |plugin| plugin.applies_to(), resources, &report).await;
@@ -377,6 +385,7 @@ async fn assemble(parts: Parts, report: Arc<Report>, now: Timestamp) -> Result<C
         once: Once::default(),
         pace: Pace::new(options.requests),
         namespaces: Namespaces::default(),
+        shared,
         outcomes: Outcomes::default(),
         volume_outcomes: volume::Outcomes::default(),
         operations: Mutex::default(),

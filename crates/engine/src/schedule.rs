@@ -3,7 +3,8 @@
 //!
 //! # Guarantees
 //! - **Each time is kept once.** A backup is called after the time that it is for, so that whoever makes it
-//!   a second time, after a crash or in place of another server, finds that it is there.
+//!   a second time, after a crash or in place of another server, finds that it is there. A backup that was
+//!   taken in from a bucket is that of another cluster, and keeps no time of this one.
 //! - **What was missed is made up for once**, for the last of the times that have passed.
 //!
 //! Velero calls a backup after the moment at which it is made. In quiet times this is the same second.
@@ -91,6 +92,52 @@ pub fn backup_name(schedule: &Schedule, time: Timestamp) -> String {
     format!("{}-{}", schedule.name_any(), time.strftime("%Y%m%d%H%M%S"))
 }
 
+/// What is known of the backup of a time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Naming {
+    /// It is there.
+    Made,
+    /// It is to be made under this name.
+    Make(String),
+    /// The same, since a backup that was taken in has the usual name.
+    MakeInstead {
+        /// The name that it gets.
+        name: String,
+        /// The usual one.
+        taken: String,
+    },
+    /// There is no name for it: this one was the last.
+    Taken(String),
+}
+
+/// What is known of the backup of a time; `backups` are those with the label of the Schedule.
+///
+/// Where two clusters share a bucket, the same Schedule in both comes to the same name. Whoever finds that the
+/// other was first appends a part of the uid of its Schedule. That also follows from the time alone, so that it
+/// is found after a crash, and it is another one in each cluster.
+pub fn naming(schedule: &Schedule, time: Timestamp, backups: &[Backup]) -> Naming {
+    let usual = backup_name(schedule, time);
+    let uid = schedule.uid().unwrap_or_default();
+    let part = uid.split('-').next().filter(|part| !part.is_empty());
+    let other = part.map(|part| format!("{usual}-{part}"));
+    let find = |name: &str| backups.iter().find(|backup| backup.name_any() == name);
+    let is_made = |name: &String| find(name).is_some_and(|backup| !is_taken_in(backup));
+    if is_made(&usual) || other.as_ref().is_some_and(is_made) {
+        return Naming::Made;
+    }
+    match other {
+        _ if find(&usual).is_none() => Naming::Make(usual),
+        Some(name) if find(&name).is_none() => Naming::MakeInstead { name, taken: usual },
+        Some(name) => Naming::Taken(name),
+        None => Naming::Taken(usual),
+    }
+}
+
+/// Whether a Backup was taken in from a bucket, so that no Schedule here has made it.
+pub fn is_taken_in(backup: &Backup) -> bool {
+    backup.annotations().contains_key(annotation::RECORD_UID)
+}
+
 /// The backup of a time.
 ///
 /// Labels come from the template, or from the Schedule if it has none; annotations from the Schedule.
@@ -104,7 +151,7 @@ pub fn backup(schedule: &Schedule, time: Timestamp) -> Backup {
     labels.insert(label::SCHEDULE_NAME.to_owned(), schedule_label(schedule));
     let mut annotations = schedule.annotations().clone();
     // These are about the Schedule itself.
-    for key in [LAST_APPLIED, annotation::CANCEL] {
+    for key in [LAST_APPLIED, annotation::CANCEL, annotation::RECORD_UID] {
         annotations.remove(key);
     }
     let owner = schedule.spec.use_owner_references_in_backup.unwrap_or_default();

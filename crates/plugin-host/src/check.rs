@@ -195,6 +195,7 @@ fn limits(timeout: Duration, limits: Limits) -> Limits {
     Limits {
         start: timeout,
         metadata: timeout,
+        applies_to: timeout,
         execute: timeout,
         volume: timeout,
         stream_silence: timeout,

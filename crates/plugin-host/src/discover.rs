@@ -1,7 +1,7 @@
 //! Which files of the plugin folder are plugins.
 
-use std::fs::DirEntry;
-use std::io;
+use std::fs::{DirEntry, File};
+use std::io::{self, Read as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -56,6 +56,14 @@ fn is_executable(path: &Path, mode: u32) -> bool {
     mode & 0o111 != 0 || path.extension().is_some_and(|extension| extension == "exe")
 }
 
+/// Whether the system could run an executable file: a binary, or a script that names its interpreter. A text that is
+/// executable only because everything in its image is, is neither. One that cannot be read may be.
+pub(crate) fn is_program(path: &Path) -> bool {
+    let mut head = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(4).read_to_end(&mut head));
+    read.is_err() || head == b"\x7fELF" || head.starts_with(b"#!")
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs::{Permissions, create_dir_all, set_permissions, write};
@@ -92,6 +100,22 @@ mod tests {
     fn a_folder_that_is_not_there_holds_no_plugins() {
         let found = walk(Path::new("/no/such/folder"));
         assert!(found.executables.is_empty() && found.unreadable.is_empty());
+    }
+
+    #[test]
+    fn binaries_and_scripts_are_programs_and_texts_are_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        for (content, expected) in [
+            (&b"\x7fELF\x02\x01"[..], true),
+            (b"#!/bin/sh\n", true),
+            (b"# A plugin\n", false),
+            (b"", false),
+        ] {
+            write(&path, content).unwrap();
+            assert_eq!(is_program(&path), expected, "{content:?}");
+        }
+        assert!(is_program(&folder.path().join("missing")), "nobody knows");
     }
 
     #[test]

@@ -37,6 +37,11 @@ impl Handle {
         Call { method, limit: self.limits().metadata, is_work: false }
     }
 
+    /// The question which items an action wants to see.
+    fn selection(&self) -> Call {
+        Call { method: "AppliesTo", limit: self.limits().applies_to, is_work: false }
+    }
+
     /// A call that does something with an item.
     fn work(&self, method: &'static str) -> Call {
         Call { method, limit: self.limits().execute, is_work: true }

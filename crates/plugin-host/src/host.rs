@@ -8,20 +8,14 @@ use bowline_plugin::{
     BackupItemAction, Code, Config, DeleteItemAction, Error, ItemBlockAction, Kind, Name,
     ObjectStore, RestoreItemAction, VolumeSnapshotter,
 };
-use bowline_plugin_wire::client;
-use futures::StreamExt as _;
 use futures::future::join_all;
 use sha2::{Digest as _, Sha256};
 use tokio::task::AbortHandle;
 
 use crate::handle::Handle;
-use crate::process::Process;
-use crate::registry::{Family, Listed, Plugin, Registry};
+use crate::registry::{Family, Plugin, Registry};
 use crate::slot::{Purpose, Slot};
-use crate::{Options, discover};
-
-/// How many binaries are asked at a time what they have.
-const STARTED_AT_ONCE: usize = 4;
+use crate::{Options, list};
 
 /// The key of a location's config that names a file with credentials.
 const CREDENTIALS_FILE: &str = "credentialsFile";
@@ -49,11 +43,12 @@ struct Inner {
 type Key = (PathBuf, Kind, Name, [u8; 32]);
 
 impl Host {
-    /// Looks for plugins and asks each binary what it has. Binaries that are broken are among the
-    /// [problems](Registry::problems) of the registry and change nothing for the others.
+    /// Looks for plugins and asks each binary what it has, again if that failed in a way that may pass. Binaries
+    /// that are broken are among the [problems](Registry::problems) of the registry and change nothing for the
+    /// others.
     pub async fn discover(options: Options) -> Self {
         let options = Arc::new(options);
-        let registry = discover_registry(&options).await;
+        let registry = list::all(&options).await;
         for problem in registry.problems() {
             tracing::error!("{problem}");
         }
@@ -244,50 +239,6 @@ async fn fingerprint(config: &Config) -> Result<[u8; 32], Error> {
         hash.update(credentials);
     }
     Ok(hash.finalize().into())
-}
-
-async fn discover_registry(options: &Options) -> Registry {
-    let mut registry = Registry::default();
-    let found = discover::walk(&options.plugin_dir);
-    for (path, error) in &found.unreadable {
-        registry.report(path, format!("the folder cannot be read: {error}"));
-    }
-    for path in &found.ignored {
-        tracing::warn!(path = %path.display(), "not executable, so no plugin");
-    }
-    // Side by side, so that one that hangs holds up few; taken in in order.
-    let listings: Vec<_> = futures::stream::iter(&found.executables)
-        .map(|path| list(path, options))
-        .buffered(STARTED_AT_ONCE)
-        .collect()
-        .await;
-    for (path, listing) in found.executables.iter().zip(listings) {
-        match listing {
-            Ok(listing) => registry.add(path, &listing),
-            Err(reason) => registry.report(path, reason),
-        }
-    }
-    registry
-}
-
-/// Starts a binary, asks what it has, and ends it.
-pub(crate) async fn list(command: &Path, options: &Options) -> Result<Vec<Listed>, String> {
-    let process =
-        Process::start(command, options).await.map_err(|error| bowline_plugin::one_line(&error))?;
-    let asked = client::list_plugins(process.connection());
-    let limit = options.limits.metadata;
-    let listing = match tokio::time::timeout(limit, asked).await {
-        Ok(Ok(listing)) => Ok(listing),
-        Ok(Err(error)) => Err(format!("it cannot list its plugins: {error}")),
-        Err(_) => Err(format!("it did not list its plugins within {} s", limit.as_secs_f32())),
-    };
-    process.stop().await;
-    // The command that a listing names is what we started: the path is ours, not the plugin's.
-    let entry = |listed: Result<client::Listed, client::InvalidListing>| match listed {
-        Ok(listed) => Ok((listed.kind, listed.name)),
-        Err(error) => Err(error.to_string()),
-    };
-    Ok(listing?.into_iter().map(entry).collect())
 }
 
 /// Ends the processes of stores and snapshotters that nobody uses.

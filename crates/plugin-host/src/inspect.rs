@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bowline_plugin::{Error, Kind, ResourceSelector};
 
-use crate::host::list;
+use crate::list::list;
 use crate::registry::{Plugin, Problem, Registry};
 use crate::slot::{Call, Purpose, Slot};
 use crate::{Options, warm_up};
@@ -77,7 +77,7 @@ pub(crate) async fn registry(command: &Path, options: &Options) -> Result<Regist
     if let Some(reason) = is_no_program(command) {
         return Err(problem(reason.to_owned()));
     }
-    let listing = list(command, options).await.map_err(problem)?;
+    let listing = list(command, options).await.map_err(|why_not| problem(why_not.reason))?;
     let mut registry = Registry::default();
     registry.add(command, &listing);
     Ok(registry)
@@ -98,7 +98,7 @@ pub(crate) async fn applies_to(
     plugin: &Plugin,
 ) -> Result<ResourceSelector, Error> {
     let ask = |connection| warm_up::applies_to(connection, plugin);
-    let limit = slot.options().limits.metadata;
+    let limit = slot.options().limits.applies_to;
     slot.call(Call { method: "AppliesTo", limit, is_work: false }, ask).await
 }
 

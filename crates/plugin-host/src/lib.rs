@@ -12,8 +12,8 @@
 //! - No plugin process outlives this one, even if it is killed.
 //!
 //! The files, from the outside in: `host` (which process serves whom), `handle` (traits), `slot`
-//! (one supervised process), `process` (start, handshake, end), `spawn`; beside them `discover`,
-//! `registry` and `log`, which decide and do nothing. For authors and operators, [`inspect`] tells
+//! (one supervised process), `process` (start, handshake, end), `spawn`; beside them `list`, which asks
+//! binaries what they have, and `discover`, `registry` and `log`, which decide and do nothing. For authors and operators, [`inspect`] tells
 //! what one binary has and [`check`] whether it keeps the rules.
 
 pub mod check;
@@ -21,6 +21,7 @@ mod discover;
 mod handle;
 mod host;
 pub mod inspect;
+mod list;
 mod log;
 mod options;
 mod process;

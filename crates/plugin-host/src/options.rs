@@ -27,8 +27,12 @@ pub struct Options {
 pub struct Limits {
     /// From the start of a process to its handshake.
     pub start: Duration,
-    /// A call that looks something up or notes something: `AppliesTo`, `Init`, `Progress`, `Cancel`.
+    /// From the first failure to list the plugins of binaries until that is given up. Meanwhile it is tried again.
+    pub relist: Duration,
+    /// A call that looks something up or notes something: `Init`, `Progress`, `Cancel`.
     pub metadata: Duration,
+    /// `AppliesTo`; after the start of a process, that of all its actions together.
+    pub applies_to: Duration,
     /// `Execute` and `GetRelatedItems`.
     pub execute: Duration,
     /// A call that may move the data of a volume: `CreateSnapshot`, `CreateVolumeFromSnapshot`,
@@ -60,7 +64,9 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             start: Duration::from_mins(1),
+            relist: Duration::from_mins(1),
             metadata: Duration::from_mins(1),
+            applies_to: Duration::from_mins(1),
             execute: Duration::from_mins(10),
             volume: Duration::from_hours(30 * 24),
             stream_silence: Duration::from_mins(5),

@@ -65,6 +65,7 @@ impl Family {
 pub struct Registry {
     plugins: Vec<Plugin>,
     problems: Vec<Problem>,
+    unlisted: Vec<Problem>,
 }
 
 impl Registry {
@@ -84,6 +85,12 @@ impl Registry {
     /// Takes in that something is wrong with a binary.
     pub fn report(&mut self, command: &Path, reason: String) {
         self.problems.push(Problem { command: command.to_owned(), reason });
+    }
+
+    /// Takes in that a binary did not list its plugins, or that a folder with some cannot be read.
+    pub fn report_unlisted(&mut self, command: &Path, reason: String) {
+        self.unlisted.push(Problem { command: command.to_owned(), reason: reason.clone() });
+        self.report(command, reason);
     }
 
     fn add_one(&mut self, command: &Path, kind: Kind, name: Name) -> Result<(), String> {
@@ -107,6 +114,12 @@ impl Registry {
     /// What is wrong.
     pub fn problems(&self) -> &[Problem] {
         &self.problems
+    }
+
+    /// Those of the problems that hide plugins: nobody knows what these binaries have. Files that are no programs
+    /// are not among them.
+    pub fn unlisted(&self) -> &[Problem] {
+        &self.unlisted
     }
 
     /// The plugin of a family with this name, in its newest version.

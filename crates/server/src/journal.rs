@@ -1,7 +1,7 @@
 //! The journals of runs, in ConfigMaps of our own namespace.
 //!
 //! In the cluster and not in the bucket: a frozen application must not depend on a bucket. A
-//! ConfigMap is a page of the journal; at 512 KiB the next one is begun. They belong to no object, so
+//! ConfigMap is a page of the journal; at 32 KiB the next one is begun. They belong to no object, so
 //! a deleted run leaves its journal, and [`orphans`] finds it.
 //!
 //! # Guarantees
@@ -43,7 +43,7 @@ use page::{Contents, Owner, Place};
 use tries::Tries;
 
 /// How many pages are asked for at once, and how many descriptions of pages.
-const PAGES_AT_ONCE: u32 = 8;
+const PAGES_AT_ONCE: u32 = 32;
 const DESCRIPTIONS_AT_ONCE: u32 = 250;
 /// How many orphans are told at once.
 const MOST_ORPHANS: usize = 1000;
@@ -64,7 +64,7 @@ pub enum Error {
     #[error("a record cannot be encoded")]
     Encode(#[source] serde_json::Error),
     /// No record fits any more.
-    #[error("the journal is full: it has {} ConfigMaps", page::MOST_PAGES)]
+    #[error("the journal is full: it takes {} MiB at most", page::MOST_BYTES >> 20)]
     Full,
     /// There are more pages than were ever written.
     #[error("run {run} has a journal of more than {} ConfigMaps", page::MOST_PAGES)]
@@ -151,6 +151,8 @@ pub struct ConfigMaps {
     owner: Owner,
     /// Our name among those who ever opened the journal.
     writer: String,
+    /// The storage location of the run, if somebody said so.
+    location: Option<String>,
     /// What nobody has begun to write. Each entry has a caller who waits, so callers bound it.
     waiting: Mutex<VecDeque<Waiting>>,
     pen: tokio::sync::Mutex<Pen>,
@@ -165,6 +167,8 @@ pub struct Orphan {
     pub kind: String,
     /// What it was called.
     pub name: String,
+    /// Its storage location, if the journal says so.
+    pub location: Option<String>,
 }
 
 /// What came of an append.
@@ -215,7 +219,15 @@ impl ConfigMaps {
         };
         let pen = Pen { place: contents.place, ..Pen::default() };
         let (waiting, pen) = (Mutex::default(), tokio::sync::Mutex::new(pen));
-        Ok((Self { api, owner, writer, waiting, pen }, contents.records))
+        Ok((Self { api, owner, writer, location: None, waiting, pen }, contents.records))
+    }
+
+    /// The same, and it says on the pages that it writes in which storage location the run has its files.
+    /// Whoever finds it when the run's object is gone could not know otherwise.
+    #[must_use]
+    pub fn with_location(mut self, location: &str) -> Self {
+        self.location = Some(location.to_owned()).filter(|name| !name.is_empty());
+        self
     }
 
     /// Removes it: the run has ended and nothing of it may be needed.
@@ -263,8 +275,11 @@ impl ConfigMaps {
         let written = if let Some(version) = &pen.version {
             change(&self.api, &name, Some(version), json!({ "data": batch.records })).await
         } else {
-            let page = self.owner.page(pen.place.page, &self.writer, batch.records.clone());
-            self.api.create(&patch::post_params(), &page).await.map(|page| page.metadata)
+            let mut new = self.owner.page(pen.place.page, &self.writer, batch.records.clone());
+            if let Some(location) = &self.location {
+                new.annotations_mut().insert(page::LOCATION.to_owned(), location.clone());
+            }
+            self.api.create(&patch::post_params(), &new).await.map(|page| page.metadata)
         };
         match written {
             Ok(meta) => {
@@ -366,7 +381,13 @@ async fn find_orphans(api: &Api<ConfigMap>, live: &BTreeSet<String>) -> Result<V
     let see = |page: kube::core::PartialObjectMeta<ConfigMap>| {
         let value = |values: &BTreeMap<String, String>, key| values.get(key).cloned();
         let uid = value(page.labels(), label::JOURNAL).unwrap_or_default();
-        if live.contains(&uid) || found.contains_key(&uid) || found.len() >= MOST_ORPHANS {
+        let location = value(page.annotations(), page::LOCATION);
+        // Pages of an older server do not say.
+        if let Some(known) = found.get_mut(&uid) {
+            known.location = known.location.take().or(location);
+            return Ok(());
+        }
+        if live.contains(&uid) || found.len() >= MOST_ORPHANS {
             return Ok(());
         }
         let Ok(run) = RunUid::new(uid.clone()) else {
@@ -378,7 +399,7 @@ async fn find_orphans(api: &Api<ConfigMap>, live: &BTreeSet<String>) -> Result<V
         };
         let kind = value(page.labels(), label::RUN_KIND).unwrap_or_default();
         let name = value(page.annotations(), page::RUN_NAME).unwrap_or_default();
-        found.insert(uid, Orphan { run, kind, name });
+        found.insert(uid, Orphan { run, kind, name, location });
         Ok(())
     };
     each(params, |params| async move { api.list_metadata(&params).await }, see).await?;
@@ -388,11 +409,12 @@ async fn find_orphans(api: &Api<ConfigMap>, live: &BTreeSet<String>) -> Result<V
 /// Reads all pages, and signs the last one. What was sent to be written on it before that names an
 /// older resource version, and is refused from then on.
 async fn take_over(api: &Api<ConfigMap>, owner: &Owner, writer: &str) -> Result<Contents, Error> {
-    let mut pages = Vec::new();
+    let (mut pages, mut bytes) = (Vec::new(), 0);
     let params = ListParams::default().labels(&owner.selector()).limit(PAGES_AT_ONCE);
     let see = |page: ConfigMap| {
+        bytes += page.data.iter().flatten().map(|(_, text)| text.len()).sum::<usize>();
         pages.push(page);
-        let is_too_many = pages.len() > page::MOST_PAGES;
+        let is_too_many = pages.len() > page::MOST_PAGES || bytes > page::MOST_BYTES;
         if is_too_many { Err(Error::TooMany { run: owner.run.clone() }) } else { Ok(()) }
     };
     each(params, |params| async move { api.list(&params).await }, see).await?;

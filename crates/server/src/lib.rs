@@ -49,9 +49,11 @@ mod runs;
 pub mod server;
 pub mod snapshotters;
 mod story;
+mod unlisted;
 pub mod watch;
 
 pub use bowline_engine::restore::order::Priorities;
 pub use locations::Locations;
 pub use options::Options;
 pub use server::{Context, Error, run};
+pub use story::in_words;

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use bowline_api::backup_storage_location::ObjectStorageLocation;
 use bowline_api::{BackupStorageLocation, VolumeSnapshotLocation};
-use bowline_plugin::{Class, Config};
+use bowline_plugin::{Class, Code, Config};
 use bowline_plugin_host::Host;
 use bowline_store::backend::{self, BUCKET, BuiltIn, CREDENTIALS_FILE, InvalidLocation, PREFIX};
 use bowline_store::{BackupStore, Prefix};
@@ -32,7 +32,7 @@ use tokio::time::Instant;
 use credentials::CredentialFiles;
 
 use crate::fence::Fence;
-use crate::patch;
+use crate::{patch, unlisted};
 
 /// How long a store is kept.
 const KEPT: Duration = Duration::from_mins(10);
@@ -170,8 +170,14 @@ impl Locations {
             _ => error,
         };
         let plugin = self.host.object_store(&spec.provider, config.clone()).await.map_err(named)?;
+        let is_missing = plugin.is_none();
         let backend = backend::open(&spec.provider, &config, plugin, &self.built_in);
-        let backend = backend.await.map_err(named)?;
+        let backend = backend.await.map_err(|error| match error.code() {
+            Code::NotFound if is_missing => {
+                unlisted::missing(self.host.registry().unlisted(), error.message())
+            }
+            _ => named(error),
+        })?;
         let setting = |key: &str| config.get(key).map(String::as_str).unwrap_or_default();
         let prefix = Prefix::new(setting(PREFIX)).map_err(InvalidLocation::from)?;
         let store = BackupStore::new(self.fence.store(backend), setting(BUCKET), &prefix);

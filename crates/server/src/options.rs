@@ -23,6 +23,8 @@ pub struct Options {
     pub plugin_dir: PathBuf,
     /// What every plugin gets as arguments: those of the server, word for word.
     pub plugin_arguments: Vec<OsString>,
+    /// How long one call of an item action may take; without it `Execute` 10 minutes, `AppliesTo` one.
+    pub plugin_call_timeout: Option<Duration>,
     /// What `filesystem` locations lie below; without it there are none.
     pub filesystem_root: Option<PathBuf>,
     /// Where downloads from `filesystem` locations are served; port 0 means a free one.
@@ -91,6 +93,7 @@ impl Default for Options {
             namespace: bowline_api::DEFAULT_NAMESPACE.to_owned(),
             plugin_dir: PathBuf::from("/plugins"),
             plugin_arguments: Vec::new(),
+            plugin_call_timeout: None,
             filesystem_root: None,
             download_address: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             download_url: None,

@@ -15,6 +15,8 @@ use crate::queue::Reach;
 #[derive(Debug, Default)]
 pub(crate) struct Runs {
     held: Mutex<Vec<Run>>,
+    /// The uids of runs whose journals this process has open, at whatever stage they are.
+    journals: Mutex<Vec<String>>,
     ended: Notify,
 }
 
@@ -33,7 +35,25 @@ pub(crate) struct Held {
     uid: String,
 }
 
+/// The journal of a run, for as long as it is open.
+#[derive(Debug)]
+pub(crate) struct OpenJournal {
+    runs: Arc<Runs>,
+    uid: String,
+}
+
 impl Runs {
+    /// Notes that the journal of a run is open here.
+    pub(crate) fn open_journal(self: &Arc<Self>, uid: &str) -> OpenJournal {
+        self.journals().push(uid.to_owned());
+        OpenJournal { runs: Arc::clone(self), uid: uid.to_owned() }
+    }
+
+    /// Whether the journal of a run is open here.
+    pub(crate) fn has_journal_open(&self, uid: &str) -> bool {
+        self.journals().iter().any(|open| open == uid)
+    }
+
     /// Notes that an object is run. A backup says what it reaches into.
     pub(crate) fn hold<K>(self: &Arc<Self>, object: &K, reach: Option<Reach>) -> Held
     where
@@ -69,6 +89,10 @@ impl Runs {
         })
     }
 
+    fn journals(&self) -> MutexGuard<'_, Vec<String>> {
+        self.journals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn held(&self) -> MutexGuard<'_, Vec<Run>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -78,6 +102,16 @@ impl Drop for Held {
     fn drop(&mut self) {
         self.runs.held().retain(|run| run.uid != self.uid);
         self.runs.ended.notify_one();
+    }
+}
+
+impl Drop for OpenJournal {
+    fn drop(&mut self) {
+        let mut journals = self.runs.journals();
+        // One of them: another task may have opened the same since.
+        if let Some(index) = journals.iter().position(|open| *open == self.uid) {
+            journals.swap_remove(index);
+        }
     }
 }
 
@@ -106,5 +140,15 @@ mod tests {
         assert_eq!(runs.names(), ["Restore r"]);
         drop(other);
         assert!(runs.names().is_empty());
+    }
+
+    #[test]
+    fn a_journal_is_open_until_the_last_of_those_who_opened_it_is_gone() {
+        let runs = Arc::new(Runs::default());
+        let (one, two) = (runs.open_journal("1"), runs.open_journal("1"));
+        drop(one);
+        assert!(runs.has_journal_open("1") && !runs.has_journal_open("2"));
+        drop(two);
+        assert!(!runs.has_journal_open("1"));
     }
 }

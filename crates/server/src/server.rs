@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_engine::operation::Rate;
-use bowline_plugin_host::Host;
+use bowline_plugin_host::{Host, Limits};
 use bowline_store::backend::{BuiltIn, filesystem, s3};
 use bowline_store::download::SigningKey;
 use kube::core::NamespaceResourceScope;
@@ -214,20 +214,21 @@ impl Server {
                 Some(files)
             }
         };
-        let fence = Fence::default();
-        let fenced = fence.client(client.clone());
-        let context = Self::context(fenced, options, filesystem, fence.clone()).await?;
-        let context = Arc::new(context);
-        let readiness = Readiness::default();
-        let address = context.options.metrics_address;
-        let metrics = Arc::clone(&context.metrics);
-        if let Some(metrics) = metrics::Server::bind(address, metrics, readiness.clone()).await? {
+        let (metrics, readiness) = (Arc::<Metrics>::default(), Readiness::default());
+        let server =
+            metrics::Server::bind(options.metrics_address, Arc::clone(&metrics), readiness.clone());
+        // Before plugins are looked for, which may take minutes: a server that is alive must answer so.
+        if let Some(server) = server.await? {
             let stop = stop_serving.clone();
             serving.start("metrics", async move {
-                metrics.run(stop).await;
+                server.run(stop).await;
                 Ok(())
             });
         }
+        let fence = Fence::default();
+        let fenced = fence.client(client.clone());
+        let calls = Arc::new(Calls { metrics, fence: fence.clone() });
+        let context = Arc::new(Self::context(fenced, options, filesystem, calls).await?);
         // One that waits for its turn is as ready as it can be.
         readiness.set(true);
         let guard = tokio::select! {
@@ -267,11 +268,13 @@ impl Server {
         client: Client,
         options: Options,
         filesystem: Option<filesystem::Options>,
-        fence: Fence,
+        calls: Arc<Calls>,
     ) -> Result<Context, Error> {
+        let fence = calls.fence.clone();
         let host = bowline_plugin_host::Options {
             plugin_dir: options.plugin_dir.clone(),
             arguments: options.plugin_arguments.clone(),
+            limits: plugin_limits(options.plugin_call_timeout),
             ..bowline_plugin_host::Options::default()
         };
         let host = Arc::new(Host::discover(host).await);
@@ -291,13 +294,12 @@ impl Server {
             Arc::clone(&host),
             built_in,
             &options.scratch_dir,
-            fence.clone(),
+            fence,
         )
         .map_err(unusable)?;
         let locations = Arc::new(locations);
         let (stop, poll_rate, runs) = Default::default();
-        let metrics = Arc::<Metrics>::default();
-        let calls = Arc::new(Calls { metrics: Arc::clone(&metrics), fence });
+        let metrics = Arc::clone(&calls.metrics);
         let snapshotters = Arc::new(Opener::new(
             client.clone(),
             &options.namespace,
@@ -365,6 +367,15 @@ impl Server {
             tracing::warn!("plugins did not end in time, so their processes are killed");
         }
         self.guard
+    }
+}
+
+/// How long plugins may take. Who names a time for their actions means all calls of these.
+fn plugin_limits(call: Option<Duration>) -> Limits {
+    let limits = Limits::default();
+    match call {
+        Some(call) => Limits { execute: call, applies_to: call, ..limits },
+        None => limits,
     }
 }
 

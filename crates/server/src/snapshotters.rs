@@ -21,9 +21,9 @@ use kube::{Api, Client, ResourceExt as _};
 use crate::controllers::{Calls, Timed};
 use crate::locations::Locations;
 use crate::metrics::Method;
-use crate::patch;
 use crate::server::Context;
 use crate::story::one_line;
+use crate::{patch, unlisted};
 
 /// Opens the snapshotters of locations.
 pub struct Opener {
@@ -78,8 +78,9 @@ impl Snapshotters for Opener {
         let kind = self.host.volume_snapshotter_kind(provider);
         let found = self.host.volume_snapshotter(provider, config.clone()).await;
         let (Some(found), Some((kind, plugin))) = (found.map_err(refused)?, kind) else {
-            let reason = format!("no plugin for volume snapshots by {provider} is installed");
-            return Err(failed(reason, false));
+            let why = format!("no plugin for volume snapshots by {provider} is installed");
+            let error = unlisted::missing(self.host.registry().unlisted(), &why);
+            return Err(failed(error.message().to_owned(), error.class() == Class::Transient));
         };
         let (name, calls) = (plugin.clone(), Arc::clone(&self.calls));
         let calls = Arc::new(Timed { plugin: found, name, calls });

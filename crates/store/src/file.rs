@@ -36,6 +36,12 @@ use crate::layout::{BackupFile, RestoreFile};
 #[serde(transparent)]
 pub struct ResourceList(pub BTreeMap<String, Vec<String>>);
 
+/// The VolumeSnapshots of CSI snapshots that a backup took, as they were. Only old backups have the file, and
+/// nobody writes it any more.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct CsiVolumeSnapshots(pub Vec<serde_json::Value>);
+
 /// The VolumeSnapshotContents of CSI snapshots, as they were. Only old backups have the file, and
 /// nobody writes it any more.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -74,6 +80,7 @@ content!(BackupContent, BackupFile {
     Own => Own,
     Vec<BackupOperation> => ItemOperations,
     Vec<BackupVolumeInfo> => VolumeInfos,
+    CsiVolumeSnapshots => CsiVolumeSnapshots,
     CsiVolumeSnapshotContents => CsiVolumeSnapshotContents,
     CsiVolumeSnapshotClasses => CsiVolumeSnapshotClasses,
     ResourceList => ResourceList,

@@ -69,6 +69,7 @@ pub(crate) fn phase(backup: &Backup) -> BackupPhase {
 impl Run for Backup {
     const PARTICIPLE: &'static str = "backed up";
     const LOG: DownloadTargetKind = DownloadTargetKind::BackupLog;
+    const RESULTS: DownloadTargetKind = DownloadTargetKind::BackupResults;
 
     type Report = VolumePluginBackup;
 

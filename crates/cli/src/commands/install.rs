@@ -1,6 +1,7 @@
 //! `bowline install`: the resource definitions, the server, and what it needs.
 
 mod apply;
+mod before;
 mod definitions;
 mod neighbours;
 mod objects;
@@ -16,7 +17,6 @@ use bowline_api::access::Profile;
 use bowline_api::crds;
 use clap::Parser as _;
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use serde_json::Value;
 use tokio::time::Instant;
@@ -34,6 +34,8 @@ pub(crate) use objects::{MANAGED_BY, NAME, cluster_name};
 use server_pod::{Resources, ServerPod};
 use velero_flags::{OfInstall, ServerFlags};
 
+/// The image of the server, unless another is named or there.
+const IMAGE: &str = concat!("bowline:v", env!("CARGO_PKG_VERSION"));
 /// How long the server may take to be ready, with `--wait`.
 const READY_LIMIT: Duration = Duration::from_mins(5);
 /// How often that is looked at.
@@ -59,13 +61,15 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "NAME")]
     namespace: Option<String>,
 
-    /// What the server may do: backup-only, or full, which restores need
-    #[arg(long, value_name = "PROFILE", default_value_t = Profile::BackupOnly)]
-    profile: Profile,
+    /// What the server may do: backup-only, or full, which restores need [default: that of the server that is
+    /// there, else backup-only]
+    #[arg(long, value_name = "PROFILE")]
+    profile: Option<Profile>,
 
-    /// The image of the server
-    #[arg(long, value_name = "IMAGE", default_value = concat!("bowline:v", env!("CARGO_PKG_VERSION")))]
-    image: String,
+    /// The image of the server [default: that of the server that is there, else `bowline` with the version of
+    /// this program, which nobody publishes]
+    #[arg(long, value_name = "IMAGE")]
+    image: Option<String>,
 
     /// How many servers run; one works, the others stand by
     #[arg(long, value_name = "COUNT", default_value = "2", value_parser = clap::value_parser!(u16).range(1..=10))]
@@ -220,7 +224,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
         let connected = Installation::connect(&InstallationArgs { namespace, cluster }).await?;
         if let Some(wish) = &mut wish {
             neighbours::refuse(&connected, args.beside_velero).await?;
-            use_what_is_there(&connected, wish).await?;
+            before::use_what_is_there(&connected, &args, wish).await?;
         }
         installation = Some(connected);
     }
@@ -263,6 +267,7 @@ fn wish(args: &Args) -> anyhow::Result<Wish> {
     let provider = provider.as_deref();
     let server_flags = [args.for_server.0.as_slice(), &args.server_flags].concat();
     let server = server_line(&server_flags)?;
+    refuse_identity(&server_flags)?;
     if !*no_secret && secret_file.is_none() {
         bail!("name the provider's credentials with --secret-file, or say --no-secret");
     }
@@ -295,7 +300,7 @@ fn wish(args: &Args) -> anyhow::Result<Wish> {
     let annotations = flags::merged(&args.pod.sa_annotations);
     Ok(Wish {
         namespace: client_config::namespace(args.namespace.as_deref())?,
-        profile: args.profile,
+        profile: args.profile.unwrap_or_default(),
         secret: secret_file.as_deref().map(read_secret).transpose()?,
         backups,
         snapshots,
@@ -303,7 +308,7 @@ fn wish(args: &Args) -> anyhow::Result<Wish> {
         service_account_annotations: annotations,
         notes: [args.unused.notes(), server.notes()].concat(),
         pod: ServerPod {
-            image: args.image.clone(),
+            image: args.image.clone().unwrap_or_else(|| IMAGE.to_owned()),
             replicas: args.replicas,
             plugins: plugins::containers(&args.plugins, &[])?,
             filesystem_root: server.filesystem_root().map(Path::to_owned),
@@ -344,6 +349,18 @@ fn server_line(flags: &[String]) -> anyhow::Result<server::Line> {
     })
 }
 
+/// Refuses a name for the server: all pods of the Deployment would have it, and go on with what another works on.
+fn refuse_identity(flags: &[String]) -> anyhow::Result<()> {
+    let names = |flag: &String| flag == "--identity" || flag.starts_with("--identity=");
+    if flags.iter().any(names) {
+        bail!(
+            "--identity is not for an installed server: all its pods would have the same name and take the Lease \
+             from each other; leave it out, then each uses the name of its pod"
+        );
+    }
+    Ok(())
+}
+
 /// Refuses a provider that nobody would serve: each backup would tell so.
 fn refuse_unserved(
     provider: &str,
@@ -367,40 +384,14 @@ fn refuse_unserved(
     }
 }
 
-/// Goes on with what an installation that was here before has, Velero's or ours: the Secret is mounted, and
-/// plugins keep the containers that they have.
-async fn use_what_is_there(installation: &Installation, wish: &mut Wish) -> anyhow::Result<()> {
-    let api: Api<Deployment> = installation.api();
-    let found = installation.ask("look for the server", api.get_opt(NAME)).await?;
-    let pod = found.and_then(|deployment| deployment.spec).and_then(|spec| spec.template.spec);
-    let there = pod.and_then(|pod| pod.init_containers).unwrap_or_default();
-    let images: Vec<String> = wish.pod.plugins.iter().map(|one| one.image.clone()).collect();
-    wish.pod.plugins = plugins::containers(&images, &there)?;
-    if wish.pod.has_credentials {
-        return Ok(());
-    }
-    let (name, key) = (server_pod::SECRET, server_pod::SECRET_KEY);
-    let api: Api<Secret> = installation.api();
-    let doing = format!("look for the Secret {name}");
-    let found = installation.ask(&doing, api.get_opt(name)).await?;
-    let data = found.and_then(|secret| secret.data).unwrap_or_default();
-    if data.contains_key(key) {
-        wish.pod.has_credentials = true;
-        output::say(format_args!(
-            "Secret {name}: kept, and the server uses what is in its `{key}`"
-        ));
-    }
-    Ok(())
-}
-
 /// What the user should know once it is done.
 fn advice(wish: &Wish) -> Vec<String> {
     let namespace = &wish.namespace;
     let mut words = Vec::new();
     match wish.profile {
         Profile::BackupOnly => words.push(
-            "the server may back up and not restore; install again with --profile=full when it \
-             is to"
+            "the server may back up and not restore; install again with the same flags and \
+             --profile=full when it is to"
                 .to_owned(),
         ),
         Profile::Full => words.push(format!(

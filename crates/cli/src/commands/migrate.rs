@@ -7,6 +7,8 @@ mod steps;
 
 use std::fmt::Write as _;
 
+use anyhow::bail;
+
 use crate::args::InstallationArgs;
 use crate::exit::Exit;
 use crate::installation::Installation;
@@ -55,6 +57,18 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
     let installation = Installation::connect(&args.installation).await?;
     let open = open_runs::find(&installation).await?;
     let facts = facts::gather(&installation).await?;
+    let (from, is_there) = if check.back {
+        ("Bowline", facts.bowline.is_some())
+    } else {
+        ("Velero", facts.velero.is_some())
+    };
+    if !is_there && facts.has_nothing() {
+        bail!(
+            "there is nothing of {from} in namespace `{}`; name the namespace of its server with -n, \
+             or install Bowline with `bowline install`",
+            installation.namespace()
+        );
+    }
     let findings =
         if check.back { judge::back(&facts, &open) } else { judge::forth(&facts, &open) };
     let hinders = findings.iter().any(|finding| finding.verdict == Verdict::Stays);

@@ -66,6 +66,7 @@ fn phase(restore: &Restore) -> RestorePhase {
 impl Run for Restore {
     const PARTICIPLE: &'static str = "restored";
     const LOG: DownloadTargetKind = DownloadTargetKind::RestoreLog;
+    const RESULTS: DownloadTargetKind = DownloadTargetKind::RestoreResults;
 
     type Report = VolumePluginRestore;
 

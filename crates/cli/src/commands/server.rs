@@ -97,6 +97,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FOLDER", default_value = "/plugins")]
     plugin_dir: PathBuf,
 
+    /// How long one call of an item action of a plugin may take, while backing up, restoring and deleting
+    /// [default: 10m, and 1m for the question which items it wants]
+    #[arg(long, value_name = "DURATION", value_parser = flags::timeout)]
+    plugin_call_timeout: Option<Duration>,
+
     /// Let storage locations of the provider `filesystem` lie below this folder [default: there are
     /// none]
     #[arg(long, value_name = "FOLDER")]
@@ -265,6 +270,7 @@ fn options(args: Args) -> Options {
         plugin_dir: args.plugin_dir,
         // Velero's plugins get the flags of the server, and know them.
         plugin_arguments: std::env::args_os().skip(2).collect(),
+        plugin_call_timeout: args.plugin_call_timeout,
         filesystem_root: args.filesystem_root,
         download_address: args.download_address,
         download_url: args.download_url,
@@ -371,6 +377,7 @@ mod tests {
             "--default-volume-snapshot-locations=aws:a,example.io/b:c",
             "--default-snapshot-type=local",
             "--snapshot-upload-concurrency=9",
+            "--plugin-call-timeout=2h",
             "--backup-sync-period",
             "0s",
             "--metrics-address=127.0.0.1:9000",
@@ -390,6 +397,7 @@ mod tests {
         assert_eq!(options.default_snapshot_type, SnapshotType::Local);
         assert_eq!(options.snapshot_upload_concurrency, 9);
         assert!(options.backup_sync_period.is_zero());
+        assert_eq!(options.plugin_call_timeout, Some(Duration::from_hours(2)));
         assert_eq!(options.metrics_address.to_string(), "127.0.0.1:9000");
         assert_eq!(parsed(&["--metrics-address="]).metrics_address, metrics::Address::Off);
         let level = "warning".parse().unwrap();
@@ -437,6 +445,7 @@ mod tests {
             "--default-backup-ttl=30d",
             "--default-backup-ttl=0s",
             "--backup-sync-period=-1s",
+            "--plugin-call-timeout=0s",
             "--default-volume-snapshot-locations=aws",
             "--default-snapshot-type=remote",
             "--snapshot-upload-concurrency=0",

@@ -26,6 +26,7 @@ use crate::confirm::confirm;
 use crate::exit::Exit;
 use crate::installation::{ANSWER_LIMIT, Installation, is_not_found};
 use crate::server_deployment::{runs_velero, veleros};
+use crate::velero_flags::{Fate, Flag, Unneeded, Unused};
 use crate::{open_runs, output};
 
 /// How long something may take to go away.
@@ -56,10 +57,25 @@ pub(crate) struct Args {
     confirm: bool,
 
     #[command(flatten)]
+    unused: Unused<OfUninstall>,
+
+    #[command(flatten)]
     installation: InstallationArgs,
 }
 
+/// The flags of `velero uninstall` that we have no use for.
+#[derive(Debug)]
+struct OfUninstall;
+
+impl Unneeded for OfUninstall {
+    fn flags() -> Vec<Flag> {
+        // What is removed is waited for in any case, as by Velero.
+        vec![Flag::switch("wait", Fate::Done)]
+    }
+}
+
 pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
+    args.unused.notes().iter().for_each(output::say);
     let installation = Installation::connect(&args.installation).await?;
     let namespace = installation.namespace().to_owned();
     let found = look(&installation, args.purge).await?;
@@ -307,6 +323,14 @@ mod tests {
     struct Line {
         #[command(flatten)]
         args: Args,
+    }
+
+    #[test]
+    fn to_wait_may_be_asked_for_as_of_velero_and_changes_nothing() {
+        for line in [&["x", "--wait"][..], &["x", "--wait=false"], &["x"]] {
+            let Line { args } = Line::try_parse_from(line).unwrap();
+            assert!(args.unused.notes().is_empty(), "{line:?}");
+        }
     }
 
     #[test]

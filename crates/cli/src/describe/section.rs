@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
-use bowline_api::Duration;
 use bowline_api::hook::HookStatus;
+use bowline_api::{DEFAULT_NAMESPACE, Duration};
 use bowline_store::file::{
     Messages, OperationPhase, OperationStatus, ResourceIdentifier, ResourceList, Results,
 };
@@ -37,8 +37,14 @@ pub(crate) fn pairs(map: &BTreeMap<String, String>) -> Vec<String> {
 pub(crate) fn phase<R: Run>(sheet: &mut Sheet, run: &R) {
     let note = match run.summary().phase.as_str() {
         "Failed" | "PartiallyFailed" => {
-            let program = program::name();
-            format!(" (run `{program} {} logs {}` for more information)", R::NOUN, run.name_any())
+            let (program, namespace) = (program::name(), run.namespace().unwrap_or_default());
+            // As it can be typed whatever the namespace was said by.
+            let flag = match namespace.as_str() {
+                DEFAULT_NAMESPACE => String::new(),
+                other => format!(" -n {other}"),
+            };
+            let (noun, name) = (R::NOUN, run.name_any());
+            format!(" (run `{program} {noun} logs {name}{flag}` for more information)")
         }
         _ => String::new(),
     };

@@ -568,6 +568,14 @@ fn a_purge_ends_without_a_server_and_spares_what_other_namespaces_have() {
 fn what_would_not_carry_over_from_velero_is_told() {
     let installed = Installed::start();
     installed.install("backup-only");
+    let (code, said, _) = installed.run(&["migrate", "check"]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("there is nothing of Velero in namespace `velero`"), "{said}");
+
+    // What Velero has left can be looked at without its Deployment.
+    let location = ["backup-location", "create", "main", "--provider=aws", "--bucket=b"];
+    let (code, said, _) = installed.run(&location);
+    assert_eq!(code, Some(0), "{said}");
     let (code, said, text) = installed.run(&["migrate", "check"]);
     assert_eq!(code, Some(0), "{said}");
     assert!(text.contains("no Deployment `velero`") && text.contains("To switch:"), "{text}");

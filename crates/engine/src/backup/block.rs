@@ -26,7 +26,7 @@ use tracing::Instrument as _;
 use super::archive::Archive;
 use super::collect::{self, Held};
 use super::discover;
-use super::hook::{self, Hooks, Plan, Tally};
+use super::hook::{self, Hooks, Plan, Tally, Thaw};
 use super::item::{self, How, Sink};
 use super::snapshot::{self, Planned};
 use super::{Context, filter::Verdict};
@@ -286,14 +286,23 @@ async fn back_up(
     let by_csi = csi::if_noted(by_csi, noted.is_in_journal);
     let sink = Sink::noted(noted).of_block(block).keeping_back(csi::claims(&by_csi));
     leave_out_all(context, &sink, &unreadable);
-    let is_whole = take(context, &plans, planned, by_csi, &ids, &sink).await;
-    if let Some(noted) = sink.into_noted() {
+    let Outcome { is_whole, frozen } = take(context, &plans, planned, by_csi, &ids, &sink).await;
+    if let Some(mut noted) = sink.into_noted() {
+        noted.frozen = frozen;
         note::end(context, noted, is_whole, archive).await;
     }
 }
 
-/// Freezes, takes and thaws a block. Returns whether all of it was taken: one that was not begun in
-/// earnest when the server ends is left to the next.
+/// What came of a block.
+struct Outcome {
+    /// Whether all of it was taken: one that was not begun in earnest when the server ends is left to the
+    /// next.
+    is_whole: bool,
+    /// Pods whose post-hooks did not reach them.
+    frozen: Vec<journal::Pod>,
+}
+
+/// Freezes, takes and thaws a block.
 async fn take(
     context: &Context,
     plans: &[(Object, Plan)],
@@ -301,9 +310,10 @@ async fn take(
     by_csi: Vec<csi::Planned>,
     ids: &[ResourceIdentifier],
     sink: &Sink<'_>,
-) -> bool {
+) -> Outcome {
     let (report, tally) = (sink.report(context), sink.tally(context));
     let cluster = &*context.cluster;
+    let with = hook::With { cluster, report, tally };
     let mut to_thaw = Vec::new();
     let (mut visited, mut tried) = (None, Vec::new());
     let window = async {
@@ -333,11 +343,21 @@ async fn take(
     };
     // Whatever happens in it, the pods are thawed.
     let window = AssertUnwindSafe(window).catch_unwind().await;
+    let mut late = Vec::new();
     for (pod, plan) in to_thaw {
+        let thaw = Thaw::new(pod, plan);
+        // One that is not reached keeps no other waiting.
+        if !late.is_empty() {
+            late.push(thaw);
+            continue;
+        }
         point::pass(Point::PostHook);
-        thaw(cluster, pod, plan, report, tally).await;
+        late.extend(thaw.run(with).await);
         point::pass(Point::Thawed);
     }
+    // A run that is cancelled thaws all the same.
+    let frozen = hook::thaw_late(with, late, &context.stop).await;
+    let frozen = frozen.into_iter().map(freezable).collect();
     csi::finish(context, tried, sink).await;
     item::visit_kept_back(context, sink).await;
     if window.is_err() {
@@ -348,7 +368,7 @@ async fn take(
             report.error(id, text);
         }
     }
-    window.unwrap_or(true) && !context.is_over()
+    Outcome { is_whole: window.unwrap_or(true) && !context.is_over(), frozen }
 }
 
 /// Visits the items of a block, and says which one it is at.
@@ -409,32 +429,7 @@ fn leave_out_all(context: &Context, sink: &Sink<'_>, pods: &[ResourceIdentifier]
     }
 }
 
-/// Runs the post-hooks of a pod. If that breaks off, the other pods are thawed all the same. Returns
-/// whether each hook was heard of.
-async fn thaw(
-    cluster: &dyn Cluster,
-    pod: &Object,
-    plan: &Plan,
-    report: &Report,
-    tally: &Tally,
-) -> bool {
-    let post = hook::run_post(cluster, pod, plan, report, tally);
-    let all_heard = AssertUnwindSafe(post).catch_unwind().await.unwrap_or_else(|_| {
-        report.error(&pod.id(), "its post-hooks broke off: a defect; see the log");
-        true
-    });
-    let id = pod.id();
-    if let Some(freeze) = tally.take_freeze(&id) {
-        if let Some(milliseconds) = freeze.milliseconds() {
-            tracing::info!(pod = %id, milliseconds, "the pod was frozen");
-        } else {
-            tracing::info!(pod = %id, "the pod had pre-hooks, and no post-hooks");
-        }
-    }
-    all_heard
-}
-
-/// Thaws pods that may be frozen since the server ended. It needs the cluster, and nothing else: an
+/// Thaws pods that may be frozen since the server ended, or were not reached before. It needs the cluster, and nothing else: an
 /// application must not stay frozen because a bucket is away. Hooks are derived anew from the pod and
 /// the Backup; a pod that is another by now is left alone.
 pub async fn thaw_left(
@@ -480,6 +475,7 @@ async fn thaw_block(
     frozen: &[journal::Pod],
 ) -> Result<Report, cluster::Error> {
     let (report, tally) = (Report::default(), Tally::default());
+    let with = hook::With { cluster, report: &report, tally: &tally };
     let mut first_error = None;
     for noted in frozen {
         let pod = match cluster.get(pods, &noted.namespace, &noted.name).await {
@@ -497,10 +493,15 @@ async fn thaw_block(
                 report.warning(&id, "nobody says how it is thawed: it may be left frozen");
             }
             Ok(plan) => {
-                tracing::info!(pod = %id, "thawed, since the server ended meanwhile");
-                if !thaw(cluster, &pod, &plan, &report, &tally).await {
-                    let why = format!("the post-hooks of {id} may not have been run");
-                    first_error.get_or_insert(cluster::Error::Unreachable(why));
+                tracing::info!(pod = %id, "thawed, since it may be frozen still");
+                match Thaw::new(&pod, &plan).run(with).await {
+                    None => {}
+                    // Nobody waits for a node that is away to let go of its last pods.
+                    Some(left) if pod.is_being_deleted => left.give_up(with).await,
+                    Some(_) => {
+                        let why = format!("the post-hooks of {id} may not have been run");
+                        first_error.get_or_insert(cluster::Error::Unreachable(why));
+                    }
                 }
             }
             Err(error) => report.error(&id, format!("it may be left frozen: {error}")),

@@ -17,6 +17,7 @@ use super::filter::{self, Filter, Verdict};
 use super::hook::{Hooks, Tally};
 use super::inventory::Inventory;
 use super::item::Namespaces;
+use super::look::{BRIEFLY, Name, PATIENTLY, look};
 use super::request::Request;
 use super::seen::Seen;
 use super::spool::Spool;
@@ -61,6 +62,8 @@ pub(super) struct Context {
     pub(super) blocks: AtomicU64,
     /// Whether something could not be noted.
     pub(super) is_without_notes: AtomicBool,
+    /// Whether a pod may be frozen still, though its block is over.
+    pub(super) leaves_frozen: AtomicBool,
     pub(super) spool: Spool,
     pub(super) budget: Arc<Semaphore>,
     pub(super) report: Arc<Report>,
@@ -153,8 +156,15 @@ pub(super) async fn prepare(
     report: Arc<Report>,
     now: Timestamp,
 ) -> Result<Arc<Context>, Fatal> {
-    if run.store.exists(&run.request.name).await.map_err(Fatal::Look)? {
-        return Err(Fatal::Exists);
+    // An earlier process may have taken something, also one that has left in good order.
+    let has_begun = run.recovery.recovered.next_block > 0;
+    let patience = if has_begun { PATIENTLY } else { BRIEFLY };
+    match look(&run.store, &run.request.name, patience, &run.stop, &run.cancel).await {
+        Name::Free => {}
+        Name::Taken => return Err(Fatal::Exists),
+        Name::Unknown(_) if run.stop.is_cancelled() => return Err(Fatal::Stopped),
+        // Also if it was cancelled: what lies there may be of another.
+        Name::Unknown(error) => return Err(Fatal::Look(error)),
     }
     assemble(run, report, now).await
 }
@@ -233,6 +243,7 @@ pub(super) async fn assemble(
         journal,
         blocks: AtomicU64::new(recovery.recovered.next_block),
         is_without_notes: AtomicBool::new(false),
+        leaves_frozen: AtomicBool::new(false),
         recovery,
         spool,
         budget: collect::budget(),

@@ -1,7 +1,7 @@
 //! Commands that run in pods before and after they are backed up, to quiesce an application.
 //!
 //! In: the hooks of the Backup, compiled once by [`Hooks::new`], and a pod. Out: a [`Plan`] of what
-//! runs in it, which [`run_pre`] and [`run_post`] carry out.
+//! runs in it, which [`run_pre`] and [`Thaw`] carry out.
 //!
 //! A pod says with annotations which hook it wants; that one replaces the hooks of the Backup for
 //! this pod and phase. Pods that have ended have no hooks.
@@ -18,6 +18,7 @@ mod run;
 mod tally;
 #[cfg(test)]
 mod tests;
+mod thaw;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -32,8 +33,9 @@ use crate::item::Object;
 use crate::resource::{GroupResource, Resources};
 
 pub use crate::hook::{Error, OnError};
-pub use run::{PreOutcome, run_post, run_pre};
+pub use run::{PreOutcome, run_pre};
 pub use tally::{Freeze, Tally};
+pub use thaw::{Thaw, With, thaw_late};
 
 /// The hooks of a Backup.
 #[derive(Clone, Debug, Default)]

@@ -43,6 +43,8 @@ pub(super) struct Noted {
     pub(super) is_in_journal: bool,
     pub(super) report: Report,
     pub(super) tally: Tally,
+    /// Pods that may be frozen still when the block is over.
+    pub(super) frozen: Vec<Pod>,
     inner: Mutex<Inner>,
 }
 
@@ -102,7 +104,7 @@ pub(super) async fn begin(
 ) -> Result<Noted, crate::journal::Error> {
     let block = context.blocks.fetch_add(1, Ordering::Relaxed);
     let has_pods = !pods.is_empty();
-    let (report, tally) = Default::default();
+    let (report, tally, frozen) = Default::default();
     let mut is_in_journal = true;
     if point::verdict(Point::NoteBegun) == Verdict::Go {
         let noted = context.journal.append(&Record::Begun(Begun { block, pods, intents })).await;
@@ -122,7 +124,7 @@ pub(super) async fn begin(
         }
     }
     point::pass(Point::Begun);
-    Ok(Noted { block, has_pods, is_in_journal, report, tally, inner: Mutex::default() })
+    Ok(Noted { block, has_pods, is_in_journal, report, tally, frozen, inner: Mutex::default() })
 }
 
 /// Notes that more is asked of plugins in a block than was known before. Returns whether it is noted.
@@ -140,7 +142,7 @@ pub(super) async fn also(context: &Context, noted: &Noted, intents: Vec<Intent>)
 
 /// Notes what came of a block, and hands it on.
 pub(super) async fn end(context: &Context, noted: Noted, is_whole: bool, archive: &Archive) {
-    let Noted { block, has_pods, is_in_journal, report, tally, inner } = noted;
+    let Noted { block, has_pods, is_in_journal, report, tally, frozen, inner } = noted;
     let Inner { visited, mut operations, mut snapshotted, stored } =
         inner.into_inner().unwrap_or_else(PoisonError::into_inner);
     if !is_whole && !context.cancel.is_cancelled() {
@@ -162,9 +164,13 @@ pub(super) async fn end(context: &Context, noted: Noted, is_whole: bool, archive
         snapshotted.extend(left.into_iter().map(of));
     }
     let (errors, warnings) = report.messages();
+    let is_thawed = frozen.is_empty();
+    if !is_thawed {
+        context.leaves_frozen.store(true, Ordering::Relaxed);
+    }
     if !is_whole {
         // It was broken off, so it is not finished; but nobody is frozen any more.
-        if has_pods {
+        if has_pods && is_thawed {
             note(context, &Record::Thawed { block, errors: Vec::new() }).await;
         }
     } else if is_in_journal && let Some(kept) = keep(context, block, &stored).await {
@@ -190,6 +196,7 @@ pub(super) async fn end(context: &Context, noted: Noted, is_whole: bool, archive
                 .map(|(volume, _)| volume.clone())
                 .collect(),
             freeze_windows: tally.windows(),
+            frozen,
             errors: errors.iter().map(told).collect(),
             warnings: warnings.iter().map(told).collect(),
             hooks_attempted,

@@ -44,6 +44,9 @@ pub struct Taken {
     pub hooks: (u64, u64),
     /// For how long pods were quiesced.
     pub freezes: Vec<FreezeWindow>,
+    /// Whether pods may be frozen still, because they could not be reached. The journal says which, and
+    /// must stay until they are thawed.
+    pub leaves_frozen: bool,
 }
 
 impl Taken {
@@ -85,6 +88,7 @@ impl Taken {
             operations: Vec::new(),
             hooks: (0, 0),
             freezes: Vec::new(),
+            leaves_frozen: false,
         }
     }
 }
@@ -139,6 +143,7 @@ fn conclude(context: Context, archive: Result<Sealed, Fatal>, report: Arc<Report
         operations,
         hooks,
         freezes,
+        leaves_frozen: context.leaves_frozen.into_inner(),
     }
 }
 

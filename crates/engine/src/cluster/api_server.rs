@@ -10,6 +10,7 @@
 //!   instead, so it may be of two points in time; nothing that was there all the while is missed.
 
 mod discovery;
+mod ended;
 mod follow;
 mod pages;
 mod patience;
@@ -48,6 +49,9 @@ use patience::{LONGEST_PAUSE, TRIES};
 
 /// How long the API server may be silent, before its answer or in the middle of it.
 const SILENCE: Duration = Duration::from_mins(1);
+/// How long it may take to open the way to a container. An API server that cannot reach the node knows it
+/// by then.
+const OPENING: Duration = Duration::from_secs(30);
 /// Who owns the fields that are written.
 const FIELD_MANAGER: &str = "bowline";
 /// How much of an error's answer is read.
@@ -242,9 +246,12 @@ impl Cluster for ApiServer {
             .stdin(false)
             .stdout(true)
             .stderr(true);
+        let opening = pods.exec(&exec.pod, &exec.command, &parameters);
+        let mut process = match timeout(OPENING, opening).await {
+            Ok(opened) => opened.map_err(|error| ended::untold(from_kube(error)))?,
+            Err(_) => return Err(Error::Silent(OPENING)),
+        };
         let run = async {
-            let mut process =
-                pods.exec(&exec.pod, &exec.command, &parameters).await.map_err(from_kube)?;
             let status = process.take_status();
             let output =
                 futures::future::join(tail(process.stdout()), tail(process.stderr())).await;
@@ -253,11 +260,7 @@ impl Cluster for ApiServer {
                 None => None,
             };
             let output = [output.0, output.1].concat();
-            let failure = match status {
-                Some(status) if status.status.as_deref() == Some("Success") => None,
-                Some(status) => Some(status.message.unwrap_or_else(|| "it failed".to_owned())),
-                None => Some("the connection to the container ended before the command".to_owned()),
-            };
+            let failure = ended::failure(status)?;
             Ok(Executed { output: output.trim().to_owned(), failure })
         };
         match timeout(exec.timeout, run).await {

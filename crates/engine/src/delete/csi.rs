@@ -42,7 +42,7 @@ use crate::report::Report;
 use crate::resource::{Resource, Resources};
 use deletion::Deletion;
 pub use plan::Content;
-pub(super) use plan::{contents, hints_at, taken_by};
+pub(super) use plan::{are_bound, contents, hints_at, snapshot_of, taken_by, undecided};
 use unit::{Shape, Unit, units};
 
 /// How many snapshots are deleted at a time.

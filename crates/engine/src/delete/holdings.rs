@@ -4,7 +4,7 @@ use std::path::Path;
 
 use bowline_api::{Backup, DataUpload, PodVolumeBackup, VolumePluginBackup};
 use bowline_store::file::{
-    BackupVolumeInfo, CsiVolumeSnapshotContents, Own, Snapshot, VolumeOperation,
+    BackupVolumeInfo, CsiVolumeSnapshotContents, CsiVolumeSnapshots, Own, Snapshot, VolumeOperation,
 };
 use bowline_store::{BackupName, BackupStore};
 use serde_json::Value;
@@ -33,6 +33,8 @@ pub struct Holdings {
     /// The VolumeSnapshotContents of CSI snapshots that the backup took: those of an old backup, and
     /// [those of its archive](look_for_csi).
     pub csi_contents: Vec<Value>,
+    /// Those of an old backup that it may have taken, or users.
+    pub csi_undecided: Vec<Value>,
 }
 
 /// Why it is not known what a backup holds.
@@ -60,6 +62,10 @@ pub async fn look(store: &BackupStore, name: &BackupName) -> Result<Holdings, Lo
     let plugin_backups = store.get(name).await.map_err(failed("volume plugin backups"))?;
     let contents = store.get::<CsiVolumeSnapshotContents>(name).await;
     let contents = contents.map_err(failed("CSI snapshots"))?.unwrap_or_default();
+    let known = store.get::<CsiVolumeSnapshots>(name).await;
+    let known = known.map_err(failed("CSI snapshots"))?.unwrap_or_default();
+    let find = |content: &Value| known.0.iter().find(|one| csi::are_bound(content, one));
+    let (csi_contents, csi_undecided) = sort(name, contents.0, |content| find(content).cloned());
     Ok(Holdings {
         record,
         snapshots: snapshots.unwrap_or_default(),
@@ -68,8 +74,29 @@ pub async fn look(store: &BackupStore, name: &BackupName) -> Result<Holdings, Lo
         pod_volume_backups: pod_volume_backups.unwrap_or_default(),
         volume_plugin_backups: plugin_backups.unwrap_or_default(),
         data_uploads: Vec::new(),
-        csi_contents: contents.0,
+        csi_contents,
+        csi_undecided,
     })
+}
+
+/// Sorts the contents that an old backup names by whether it took them: those that it did, and those of which
+/// that cannot be said. Those of users are neither.
+fn sort(
+    name: &BackupName,
+    contents: Vec<Value>,
+    snapshot_of: impl Fn(&Value) -> Option<Value>,
+) -> (Vec<Value>, Vec<Value>) {
+    let (mut taken, mut undecided) = (Vec::new(), Vec::new());
+    for content in contents {
+        match snapshot_of(&content) {
+            None => undecided.push(content),
+            Some(snapshot) if csi::taken_by(name.as_str(), &content, Some(&snapshot)) => {
+                taken.push(content);
+            }
+            Some(_) => {}
+        }
+    }
+    (taken, undecided)
 }
 
 /// Looks into the archive for CSI snapshots, if something says that there may be any.
@@ -92,17 +119,23 @@ pub async fn look_for_csi(
     let read = |plural: &str, namespace: &str, name: &str| {
         contents.read(&kind(plural), None, namespace, name).ok()?.parse::<Value>().ok()
     };
+    let snapshot_of = |content: &Value| {
+        let (namespace, snapshot) = csi::snapshot_of(content);
+        read(SNAPSHOTS, namespace, snapshot)
+    };
     let stored = contents.kind(&kind(CONTENTS));
     for (_, content) in stored.iter().flat_map(|stored| stored.items()) {
         let Some(content) = read(CONTENTS, "", content) else { continue };
-        let reference = |field: &str| {
-            let place = format!("/spec/volumeSnapshotRef/{field}");
-            content.pointer(&place).and_then(Value::as_str).unwrap_or_default()
-        };
-        let snapshot = read(SNAPSHOTS, reference("namespace"), reference("name"));
-        if csi::taken_by(name.as_str(), &content, snapshot.as_ref()) {
+        if csi::taken_by(name.as_str(), &content, snapshot_of(&content).as_ref()) {
             holdings.csi_contents.push(content);
         }
     }
+    let undecided = std::mem::take(&mut holdings.csi_undecided);
+    let (taken, undecided) = sort(name, undecided, snapshot_of);
+    holdings.csi_contents.extend(taken);
+    holdings.csi_undecided = undecided;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bowline_api::volume_plugin::VolumePluginPhase;
-use bowline_api::{Backup, BackupPhase};
+use bowline_api::{Backup, BackupPhase, BackupStatus, annotation};
 use bowline_plugin::SnapshotId;
 use bowline_store::file::{
     BackupVolumeInfo, Method, OperationPhase, Outcome, Snapshot, SnapshotPhase, VolumeOperation,
 };
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::Holdings;
 use super::csi::{self, Content};
@@ -50,7 +51,7 @@ pub struct Doomed {
 
 /// What is to be deleted of a backup, or all that would be left without a record.
 pub fn plan(backup: &Backup, holdings: &Holdings) -> Result<Plan, Vec<String>> {
-    if is_of_another(backup, holdings.record.as_ref()) {
+    if holdings.record.as_ref().map(|record| whose(backup, record)) == Some(Files::OfAnother) {
         return Ok(Plan { files: Files::OfAnother, snapshots: Vec::new(), csi: Vec::new() });
     }
     let mut reasons = Vec::new();
@@ -65,14 +66,37 @@ pub fn plan(backup: &Backup, holdings: &Holdings) -> Result<Plan, Vec<String>> {
     if reasons.is_empty() { Ok(Plan { files: Files::Own, snapshots, csi }) } else { Err(reasons) }
 }
 
-/// Whether the record in the bucket is that of another backup. One that was taken in from there has
-/// another uid, and began when the record says.
-fn is_of_another(backup: &Backup, record: Option<&Backup>) -> bool {
-    let began =
-        |backup: &Backup| backup.status.as_ref().and_then(|status| status.start_timestamp.clone());
-    record.is_some_and(|record| {
-        record.metadata.uid != backup.metadata.uid && began(record) != began(backup)
-    })
+/// Whose files those of a record are.
+///
+/// A Backup that was taken in from the bucket has another uid than its record, and an annotation says which one
+/// that has. If Velero took it in, or an older server, there is none; then everything must agree that a run
+/// writes but once. When it began does not suffice: the same Schedule in two clusters begins in the same second.
+fn whose(backup: &Backup, record: &Backup) -> Files {
+    let uid = record.metadata.uid.as_deref().unwrap_or_default();
+    let noted = backup.metadata.annotations.as_ref();
+    let noted = noted.and_then(|annotations| annotations.get(annotation::RECORD_UID));
+    let is_own = match noted {
+        _ if backup.metadata.uid.as_deref() == Some(uid) => true,
+        Some(noted) => noted == uid,
+        None => has_run_as(backup, record),
+    };
+    if is_own { Files::Own } else { Files::OfAnother }
+}
+
+/// Whether two say the same of their run. Times are compared to the second, since Velero cuts them.
+fn has_run_as(backup: &Backup, record: &Backup) -> bool {
+    let status = |backup: &Backup| backup.status.clone().unwrap_or_default();
+    let (ours, theirs) = (status(backup), status(record));
+    let times = |status: &BackupStatus| {
+        let second = |time: &Time| time.0.as_second();
+        let ended = status.completion_timestamp.as_ref().map(second);
+        Some((status.start_timestamp.as_ref().map(second)?, ended))
+    };
+    // A deletion that was broken off may have written it to one of them.
+    let is_going = [&ours, &theirs].iter().any(|one| one.phase == Some(BackupPhase::Deleting));
+    times(&ours).is_some()
+        && times(&ours) == times(&theirs)
+        && (is_going || ours.phase == theirs.phase)
 }
 
 /// Whether a deletion has begun before. Then files that name data may be gone, and their data is.
@@ -226,6 +250,14 @@ fn csi_snapshots(backup: &Backup, holdings: &Holdings, reasons: &mut Vec<String>
     for volume in unknown {
         left.add("", volume);
     }
+    let mut undecided = Left::new("CSI snapshots of which it is not said whether it took them");
+    // Where a deletion was broken off, what would say so may be gone, and the snapshots before it.
+    if !is_being_deleted(backup, holdings) {
+        for content in csi::undecided(holdings, &found) {
+            undecided.add("", content);
+        }
+    }
+    undecided.tell(reasons);
     let status = backup.status.clone().unwrap_or_default();
     let is_moved = backup.spec.snapshot_move_data == Some(true);
     let counted = usize::try_from(status.csi_volume_snapshots_completed).unwrap_or_default();

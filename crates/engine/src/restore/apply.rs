@@ -9,10 +9,10 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::Context;
 use super::difference;
 use super::outcome::Action;
 use super::request::{Existing as Policy, Request};
+use super::{Context, origin, volume};
 use crate::cluster::{Door, Error};
 use crate::item::Object;
 use crate::resource::Resource;
@@ -108,8 +108,8 @@ struct Existing<'a> {
 /// What is to be done about an object that was there before.
 #[derive(Debug, PartialEq)]
 pub(super) enum Decision {
-    /// Nothing: this very restore has created it, before a restart or in an attempt whose answer was
-    /// lost.
+    /// Nothing: this very restore has created it from the same item, before a restart or in an attempt
+    /// whose answer was lost.
     Ours,
     /// It is as it should be. It may have to be marked as restored.
     Same {
@@ -143,7 +143,7 @@ pub(super) fn decide(
         let is_empty = patch.as_object().is_none_or(serde_json::Map::is_empty);
         (!is_empty).then_some(patch)
     };
-    if is_of_this_restore(request, began, found) {
+    if is_of_this_restore(request, began, found) && origin::of(found) == origin::of(ours) {
         return Decision::Ours;
     }
     if resource.is_core("serviceaccounts") {
@@ -174,16 +174,38 @@ pub(super) fn is_of_this_restore(request: &Request, began: Timestamp, found: &Va
         && created.is_some_and(|created| created.as_second() >= began.as_second())
 }
 
+/// The other item of this very restore that an object was created from, if it was.
+fn rival<'a>(
+    request: &Request,
+    began: Timestamp,
+    ours: &Value,
+    found: &'a Value,
+) -> Option<&'a str> {
+    let is_other =
+        is_of_this_restore(request, began, found) && origin::of(found) != origin::of(ours);
+    is_other.then(|| origin::of(found).unwrap_or("another item"))
+}
+
 impl Existing<'_> {
     async fn settle(&self, ours: &Value, found: Object) -> Result<Applied, String> {
-        let Self { context, resource, .. } = self;
+        let Self { context, resource, id, .. } = self;
         let value: Value = found.item.parse().map_err(|error| error.to_string())?;
-        let decision = decide(&context.request, context.began, resource, ours, &value);
+        let rival = rival(&context.request, context.began, ours, &value);
+        if let Some(rival) = rival
+            && resource.is_core("persistentvolumeclaims")
+            && volume::has_data(context, id)
+        {
+            return Err(without_data(rival));
+        }
+        let mut decision = decide(&context.request, context.began, resource, ours, &value);
+        if let (Some(_), Decision::Change { patch, .. }) = (rival, &mut decision) {
+            origin::carry_over(patch, ours);
+        }
         let created = (decision == Decision::Ours).then_some(found);
-        Ok(Applied { action: self.carry_out(decision).await?, created })
+        Ok(Applied { action: self.carry_out(decision, rival).await?, created })
     }
 
-    async fn carry_out(&self, decision: Decision) -> Result<Action, String> {
+    async fn carry_out(&self, decision: Decision, rival: Option<&str>) -> Result<Action, String> {
         let Self { context, resource, id, .. } = self;
         let report = &context.report;
         match decision {
@@ -193,9 +215,11 @@ impl Existing<'_> {
                 Ok(Action::Skipped)
             }
             Decision::Keep(fields) => {
+                let whose = |rival| format!("; it is {rival}, which this restore has put there");
+                let whose = rival.map(whose).unwrap_or_default();
                 let text = format!(
                     "could not restore, {} {:?} already exists. Warning: the in-cluster version is \
-                     different than the backed-up version: {}",
+                     different than the backed-up version: {}{whose}",
                     resource.kind,
                     self.name,
                     fields.join(", ")
@@ -212,7 +236,13 @@ impl Existing<'_> {
                 }
             },
             Decision::Change { patch, labels, .. } => match self.patch(&patch).await {
-                Ok(()) => Ok(Action::Updated),
+                Ok(()) => {
+                    if let Some(rival) = rival {
+                        let text = format!("it replaces {rival}, which this restore had put there");
+                        report.warning(*id, text);
+                    }
+                    Ok(Action::Updated)
+                }
                 Err(error) => {
                     report.warning(*id, format!("it exists and could not be updated: {error}"));
                     self.label(labels).await?;
@@ -234,6 +264,14 @@ impl Existing<'_> {
         let send = || context.cluster.patch(resource, namespace, name, Door::Whole, patch);
         context.pace.ask(send).await.map(drop)
     }
+}
+
+/// Why a claim is not restored whose place another claim of the same restore has taken.
+pub(super) fn without_data(rival: &str) -> String {
+    format!(
+        "its data was not restored: its place is taken by {rival}, which this restore has put there; \
+         restore it by itself into another namespace"
+    )
 }
 
 /// Waits until the API server serves what a definition defines.

@@ -39,10 +39,11 @@ use super::item::prepare::{Found, Ready, Shaped, Stored};
 use super::item::{Visitor, Why, Working, room};
 use super::once::Turn;
 use super::order::{self, Priorities};
-use super::request::Request;
+use super::request::{Existing, Request};
 use super::unpack::Contents;
 use super::{
-    Context, Fatal, Options, Parts, Progress, World, action, assemble, discover, visit_all,
+    Context, Fatal, Options, Parts, Progress, World, action, assemble, discover, origin, visit_all,
+    volume,
 };
 use crate::cluster::{Cluster, Door, Error};
 use crate::item::Object;
@@ -220,6 +221,27 @@ struct Notes {
     entries: Vec<Entry>,
     not_run: BTreeSet<String>,
     coming: Coming,
+    /// The places of items that others may come to as well.
+    taken: HashMap<(GroupResource, String, String), ResourceIdentifier>,
+}
+
+/// What would become of an item whose place another item of the same restore takes.
+fn beside(item: &Working<'_>, rival: &ResourceIdentifier) -> Finding {
+    let Working { context, id, .. } = item;
+    let is_claim = id.group.is_empty() && id.resource == "persistentvolumeclaims";
+    if is_claim && volume::has_data(context, id) {
+        return Finding::new(Verdict::Refuse, apply::without_data(&rival.to_string()));
+    }
+    match context.request.existing {
+        Existing::Update => Finding::new(
+            Verdict::Update,
+            format!("it would replace {rival}, which is restored to the same place"),
+        ),
+        Existing::Unset | Existing::Keep => Finding::new(
+            Verdict::Skip,
+            format!("{rival} is restored to the same place, and would stay as it is"),
+        ),
+    }
 }
 
 impl Visitor for Planner {
@@ -281,9 +303,11 @@ impl Planner {
             Ok(Shaped::Waiting(reason)) => return Finding::new(Verdict::NotValidated, reason),
             Err(error) => return Finding::new(Verdict::Refuse, error),
         };
-        let finding = match place.reason(&target) {
-            Some(reason) => Finding::new(Verdict::NotValidated, reason),
-            None => self.ask(item.context, &ready).await,
+        let rival = self.take(item.id, &ready);
+        let finding = match (rival, place.reason(&target)) {
+            (Some(rival), _) => beside(item, &rival),
+            (None, Some(reason)) => Finding::new(Verdict::NotValidated, reason),
+            (None, None) => self.ask(item.context, &ready).await,
         };
         match (&finding, &item.brought) {
             (Finding { verdict: Verdict::Create, .. }, Some(brought)) => {
@@ -291,6 +315,21 @@ impl Planner {
             }
             _ => finding,
         }
+    }
+
+    /// Takes the place of an item. Returns the item that has it, if another does.
+    fn take(&self, id: &ResourceIdentifier, ready: &Ready) -> Option<ResourceIdentifier> {
+        // What notes nothing is the only one that comes to its place.
+        origin::of(&ready.value)?;
+        let name = ready.value.pointer("/metadata/name").and_then(Value::as_str);
+        let place = (
+            ready.resource.id.clone(),
+            ready.namespace.clone(),
+            name.unwrap_or_default().to_owned(),
+        );
+        let mut notes = self.notes();
+        let holder = notes.taken.entry(place).or_insert_with(|| id.clone());
+        (holder != id).then(|| holder.clone())
     }
 
     /// None if what is to be said of it is said already.

@@ -6,8 +6,9 @@
 //! scripts which look for the words find them.
 //!
 //! Beyond Velero's, what would only fail later, or be ignored without a word, is refused here:
-//! selectors and patterns that are none, targets that are no namespaces, modifiers that are in no
-//! ConfigMap, and resource policies, which this version does not know for restores.
+//! selectors and patterns that are none, targets that are no namespaces, backups that have no archive yet
+//! or are being deleted, modifiers that are in no ConfigMap, and resource policies, which this version
+//! does not know for restores.
 //!
 //! A restore that has begun can be prepared again, for a server that takes it up after a restart.
 
@@ -224,6 +225,10 @@ fn request(
     let existing = existing(spec, errors);
     let backup = source::find(restore, facts, errors)?;
     told(source::check_location(&backup, &facts.location), errors)?;
+    // One that has begun may need its archive no more; if it does, it finds out.
+    if !has_begun(restore) {
+        told(source::check_phase(&backup), errors)?;
+    }
     let schedule = backup.metadata.labels.as_ref().and_then(|all| all.get(label::SCHEDULE_NAME));
     if restore.spec.schedule_name.is_empty() {
         restore.spec.schedule_name = schedule.cloned().unwrap_or_default();

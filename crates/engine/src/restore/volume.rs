@@ -318,6 +318,22 @@ pub(super) fn reset_claim(
     Ok(())
 }
 
+/// Whether a claim of the backup is to come back with data, as far as the backup tells: it was bound,
+/// and is not to come up empty.
+pub(super) fn has_data(context: &Context, id: &ResourceIdentifier) -> bool {
+    let read = |kind: &str, namespace: &str, name: &str| {
+        let item = context.contents.read(&GroupResource::new("", kind), None, namespace, name);
+        item.ok()?.parse::<Value>().ok()
+    };
+    let claim = read("persistentvolumeclaims", &id.namespace, &id.name);
+    let Some(name) = claim.as_ref().and_then(reset::claim_volume) else {
+        let (has_csi_snapshot, has_data_upload) = csi::of_claim(context, &id.namespace, &id.name);
+        return has_csi_snapshot || has_data_upload;
+    };
+    let volume = read("persistentvolumes", "", name);
+    volume.is_none_or(|volume| !matches!(fate(context, name, &volume), Fate::Reprovision(_)))
+}
+
 pub(super) const WAY_OUT: &str = "to have it created empty, restore with `--allow-empty-volumes`";
 
 fn fate<'a>(context: &'a Context, name: &str, volume: &Value) -> Fate<'a> {

@@ -129,7 +129,9 @@ fn a_backup_is_made_of_the_template_and_carries_what_the_schedule_says() {
         &json!({}),
     );
     schedule.labels_mut().insert("team".to_owned(), "a".to_owned());
-    for key in [annotation::SNAPSHOT_TYPE, annotation::CANCEL, LAST_APPLIED] {
+    let keys =
+        [annotation::SNAPSHOT_TYPE, annotation::CANCEL, annotation::RECORD_UID, LAST_APPLIED];
+    for key in keys {
         schedule.annotations_mut().insert(key.to_owned(), "local".to_owned());
     }
     let made = backup(&schedule, at("2026-01-11T03:00:00Z"));
@@ -151,6 +153,42 @@ fn a_backup_is_made_of_the_template_and_carries_what_the_schedule_says() {
         "controller": true,
     }]);
     assert_eq!(json!(made.owner_references()), owner);
+}
+
+#[test]
+fn a_backup_of_another_cluster_keeps_no_time_of_this_one() {
+    let mut schedule = schedule(&json!({}), &json!({}));
+    let time = at("2026-01-11T03:00:00Z");
+    let (usual, other) = ("nightly-20260111030000", "nightly-20260111030000-3f9f3c1e");
+    let ours = |name: &str| read(json!({"metadata": {"name": name}, "spec": {}}));
+    let theirs = |name: &str| {
+        let annotations = json!({"bowline.io/record-uid": "x"});
+        read(json!({"metadata": {"name": name, "annotations": annotations}, "spec": {}}))
+    };
+    let make = || Naming::Make(usual.to_owned());
+    let instead = || Naming::MakeInstead { name: other.to_owned(), taken: usual.to_owned() };
+    for (uid, backups, expected) in [
+        ("3f9f3c1e-0000-4000-8000-000000000001", vec![], make()),
+        ("", vec![], make()),
+        ("3f9f3c1e-0000", vec![ours("nightly-20260110030000")], make()),
+        ("3f9f3c1e-0000", vec![theirs("nightly-20260110030000")], make()),
+        ("3f9f3c1e-0000", vec![ours(usual)], Naming::Made),
+        ("3f9f3c1e-0000", vec![theirs(usual)], instead()),
+        ("3f9f3c1e-0000", vec![theirs(usual), theirs("nightly-20260111030000-aaaa")], instead()),
+        // A server that ended before it noted that.
+        ("3f9f3c1e-0000", vec![theirs(usual), ours(other)], Naming::Made),
+        // And theirs has gone since.
+        ("3f9f3c1e-0000", vec![ours(other)], Naming::Made),
+        ("3f9f3c1e-0000", vec![theirs(usual), theirs(other)], Naming::Taken(other.to_owned())),
+        ("", vec![theirs(usual)], Naming::Taken(usual.to_owned())),
+    ] {
+        schedule.metadata.uid = (!uid.is_empty()).then(|| uid.to_owned());
+        assert_eq!(naming(&schedule, time, &backups), expected, "{uid} {backups:?}");
+    }
+}
+
+fn read(backup: Value) -> Backup {
+    serde_json::from_value(backup).unwrap()
 }
 
 #[test]

@@ -85,6 +85,28 @@ async fn a_backup_that_is_there_is_not_touched() {
 }
 
 #[tokio::test]
+async fn a_bucket_that_does_not_say_at_the_end_whether_the_name_is_free_costs_no_backup() {
+    let cluster = Arc::new(Fake::usual().with(namespace("shop")).with(config_map("shop", "a")));
+    let looks = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&looks);
+    let memory = Memory::with_bucket("b").failing(move |call, _| {
+        let is_later = call == Call::Exists && count.fetch_add(1, Ordering::Relaxed) > 0;
+        is_later.then(|| bowline_plugin::Error::new(Code::PermissionDenied, "not any more"))
+    });
+    let run = take(run_of(&cluster, json!({}), store_in(memory)).await).await;
+    assert!(run.taken.archive.is_ok(), "{:?}", run.taken.archive);
+    assert_eq!(run.stored(), ["configmaps/shop/a", "namespaces/shop"]);
+    assert!(looks.load(Ordering::Relaxed) >= 2, "nobody looked at the end");
+    // At the beginning it costs nothing.
+    let away = Memory::with_bucket("b").failing(|call, _| {
+        let is_look = call == Call::Exists;
+        is_look.then(|| bowline_plugin::Error::new(Code::PermissionDenied, "never"))
+    });
+    let run = take(run_of(&cluster, json!({}), store_in(away)).await).await;
+    assert!(matches!(run.taken.archive, Err(Fatal::Look(_))), "{:?}", run.taken.archive);
+}
+
+#[tokio::test]
 async fn a_backup_that_is_stopped_leaves_no_archive_and_no_frozen_pod() {
     let cluster = Arc::new(
         Fake::usual()

@@ -156,6 +156,46 @@ async fn the_api_server_keeps_to_the_rules() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_is_away_has_started_no_command_and_the_command_is_not_told() {
+    let bed = Bed::new().unwrap();
+    let plane = ControlPlane::start(&bed, Options::default()).await.unwrap();
+    let client = plane.client().await.unwrap();
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "away"}});
+    apply(&client, node).await.unwrap();
+    // Nobody listens there.
+    let status = json!({"status": {
+        "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": 1}},
+    }});
+    let nodes: kube::Api<k8s_openapi::api::core::v1::Node> = kube::Api::all(client.clone());
+    let params = kube::api::PatchParams::default();
+    nodes.patch_status("away", &params, &kube::api::Patch::Merge(status)).await.unwrap();
+    let pod = json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": { "name": "box", "namespace": "default" },
+        "spec": {
+            "nodeName": "away",
+            "containers": [{ "name": "main", "image": node::IMAGE }],
+        },
+    });
+    apply(&client, pod).await.unwrap();
+    let cluster = ApiServer::new(client, 500);
+    let exec = |pod: &str| Exec {
+        namespace: "default".into(),
+        pod: pod.into(),
+        container: "main".into(),
+        command: vec!["mysql".into(), "-psecret".into()],
+        timeout: Duration::from_secs(30),
+    };
+    let error = cluster.exec(&exec("box")).await.unwrap_err();
+    assert!(error.is_out_of_reach(), "{error}");
+    assert!(!error.to_string().contains("secret"), "{error}");
+    let error = cluster.exec(&exec("gone")).await.unwrap_err();
+    assert!(error.is_not_found() && !error.is_out_of_reach(), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn commands_run_in_real_containers() {
     if !node::require("commands_run_in_real_containers") {
         return;

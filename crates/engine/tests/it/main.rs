@@ -14,6 +14,7 @@ mod csi;
 mod csi_ends;
 mod restore_bad_days;
 mod restore_csi;
+mod restore_shared;
 mod restore_volumes;
 mod resume;
 mod snapshots;

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bowline_api::location::LocationPhase;
-use bowline_api::{Backup, BackupStorageLocation, BackupStorageLocationStatus, Restore};
+use bowline_api::{
+    Backup, BackupPhase, BackupStorageLocation, BackupStorageLocationStatus, Restore,
+};
 use bowline_engine::cluster::{
     self, Change, Cluster, Discovery, Door, Error, Exec, Executed, Fake, Query,
 };
@@ -29,6 +31,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::backup::{config_map, namespace, store_in};
+use crate::restore_shared::ONE_NAME;
 
 /// An archive of objects, each with the folder of its kind.
 pub(crate) fn archive(objects: &[(&str, Value)]) -> Vec<u8> {
@@ -49,14 +52,16 @@ pub(crate) fn archive(objects: &[(&str, Value)]) -> Vec<u8> {
     tar.into_inner().unwrap().finish().unwrap()
 }
 
-fn request() -> Request {
+fn request(spec: Value, began: Timestamp) -> Request {
     let mut restore = Restore::default();
     restore.metadata.name = Some("r".into());
     restore.metadata.namespace = Some("velero".into());
     restore.metadata.uid = Some("3f9f3c1e-0000-4000-8000-000000000001".into());
+    restore.spec = serde_json::from_value(spec).unwrap();
     restore.spec.backup_name = "b1".into();
     let mut backup = Backup::default();
     backup.metadata.name = Some("b1".into());
+    backup.status.get_or_insert_default().phase = Some(BackupPhase::Completed);
     let status = BackupStorageLocationStatus {
         phase: Some(LocationPhase::Available),
         ..BackupStorageLocationStatus::default()
@@ -67,9 +72,10 @@ fn request() -> Request {
             status: Some(status),
             ..BackupStorageLocation::default()
         }),
-        modifiers: Lookup::Missing,
+        // Not looked at by a Restore that names none.
+        modifiers: Lookup::Found([("rules.yaml".to_owned(), ONE_NAME.to_owned())].into()),
     };
-    let prepared = request::prepare(&restore, &facts, &Defaults::default(), Timestamp::now());
+    let prepared = request::prepare(&restore, &facts, &Defaults::default(), began);
     prepared.outcome.unwrap()
 }
 
@@ -77,6 +83,17 @@ fn request() -> Request {
 pub(crate) async fn restore_of(
     cluster: Arc<dyn Cluster>,
     objects: &[(&str, Value)],
+    stop: CancellationToken,
+) -> Restored {
+    restore_with(cluster, objects, json!({}), Timestamp::now(), stop).await
+}
+
+/// The same, of a Restore with this spec that began at some time, maybe in another process.
+pub(crate) async fn restore_with(
+    cluster: Arc<dyn Cluster>,
+    objects: &[(&str, Value)],
+    spec: Value,
+    began: Timestamp,
     stop: CancellationToken,
 ) -> Restored {
     let store = store_in(Memory::with_bucket("b"));
@@ -93,7 +110,7 @@ pub(crate) async fn restore_of(
     };
     let (actions, progress) = (Vec::new(), Arc::new(Progress::default()));
     let run = Run {
-        request: request(),
+        request: request(spec, began),
         cluster,
         store,
         actions,

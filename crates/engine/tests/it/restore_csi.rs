@@ -13,10 +13,10 @@ use tokio_util::sync::CancellationToken;
 use crate::backup::namespace;
 use crate::restore_bad_days::restore_of;
 
-const SNAPSHOTS: &str = "volumesnapshots.snapshot.storage.k8s.io";
-const CONTENTS: &str = "volumesnapshotcontents.snapshot.storage.k8s.io";
+pub(crate) const SNAPSHOTS: &str = "volumesnapshots.snapshot.storage.k8s.io";
+pub(crate) const CONTENTS: &str = "volumesnapshotcontents.snapshot.storage.k8s.io";
 
-fn cluster() -> Fake {
+pub(crate) fn cluster() -> Fake {
     let served = |group: &str, kind: &str, plural: &str, is_namespaced| Resource {
         id: GroupResource::new(group, plural),
         kind: kind.into(),
@@ -47,7 +47,7 @@ fn cluster() -> Fake {
 }
 
 /// What is in an archive of one claim.
-fn objects(class: &str) -> Vec<(&'static str, Value)> {
+pub(crate) fn objects(class: &str) -> Vec<(&'static str, Value)> {
     vec![
         (
             "persistentvolumes",

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bowline_api::location::LocationPhase;
-use bowline_api::{Backup, BackupStorageLocation, BackupStorageLocationStatus, Restore};
+use bowline_api::{
+    Backup, BackupPhase, BackupStorageLocation, BackupStorageLocationStatus, Restore,
+};
 use bowline_engine::cluster::{Error as ClusterError, Fake};
 use bowline_engine::journal::{InMemory, Record, Recovered, recover};
 use bowline_engine::restore::order::Priorities;
@@ -329,6 +331,7 @@ impl World {
         restore.spec.backup_name = "b1".into();
         let mut backup = Backup::default();
         backup.metadata.name = Some("b1".into());
+        backup.status.get_or_insert_default().phase = Some(BackupPhase::Completed);
         let status = BackupStorageLocationStatus {
             phase: Some(LocationPhase::Available),
             ..BackupStorageLocationStatus::default()

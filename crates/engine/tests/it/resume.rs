@@ -1,13 +1,14 @@
 //! Operations, and backups that go on after their process has died.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use bowline_api::{Backup, BackupPhase};
 use bowline_engine::action::Named;
 use bowline_engine::backup::{self, Fatal, Recovery, finalize, replace, thaw_left};
-use bowline_engine::cluster::{Executed, Fake};
+use bowline_engine::cluster::{self, Executed, Fake};
 use bowline_engine::journal::{InMemory, Record, Recovered, recover};
 use bowline_engine::operation::{Counts, State};
 use bowline_engine::report::Report;
@@ -19,6 +20,7 @@ use bowline_store::BackupStore;
 use bowline_store::backend::Memory;
 use jiff::Timestamp;
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
 use crate::backup::{
     Run, commands, config_map, namespace, pod, run_of, store_in, take, with_hooks,
@@ -227,7 +229,7 @@ async fn items_that_operations_changed_are_replaced_in_the_archive_and_nothing_e
 
 #[tokio::test]
 async fn a_backup_that_is_cancelled_thaws_begins_nothing_more_and_tells_what_it_had_begun() {
-    let cancel = tokio_util::sync::CancellationToken::new();
+    let cancel = CancellationToken::new();
     let canceling = cancel.clone();
     let db = with_hooks(pod("shop", "db", &[]), "freeze", "thaw");
     let all = [namespace("shop"), config_map("shop", "a"), db];
@@ -244,4 +246,92 @@ async fn a_backup_that_is_cancelled_thaws_begins_nothing_more_and_tells_what_it_
     assert!(matches!(taken.archive, Err(Fatal::Canceled)), "{:?}", taken.archive);
     assert_eq!(commands(&cluster), ["freeze db", "thaw db"]);
     assert!(recover(journal.records()).frozen.is_empty());
+}
+
+/// A cluster with a pod that can be frozen. It is not reached afterwards, as long as `is_away`.
+fn losing_touch(is_away: &Arc<AtomicBool>, cancel: &CancellationToken) -> Arc<Fake> {
+    let mut db = with_hooks(pod("shop", "db", &[]), "freeze", "thaw");
+    db["metadata"]["uid"] = json!("uid-1");
+    let (is_away, cancel) = (Arc::clone(is_away), cancel.clone());
+    let cluster = Fake::usual().with(namespace("shop")).with(db);
+    Arc::new(cluster.answering(move |exec| {
+        if exec.command[0] == "thaw" && is_away.load(Ordering::Relaxed) {
+            cancel.cancel();
+            let (reason, message) = ("InternalError".into(), "error dialing backend".into());
+            return Err(cluster::Error::Refused { code: 503, reason, message });
+        }
+        Ok(Executed { output: String::new(), failure: None })
+    }))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_not_reached_is_in_the_journal_until_it_is_thawed() {
+    // A run that is cancelled meanwhile tries as long.
+    for is_canceled in [false, true] {
+        let (is_away, cancel) = (Arc::new(AtomicBool::new(true)), CancellationToken::new());
+        let cluster = losing_touch(&is_away, &cancel);
+        let mut run = run_of(&cluster, json!({}), store_in(Memory::with_bucket("b"))).await;
+        if is_canceled {
+            run.cancel = cancel;
+        }
+        let journal = Arc::new(InMemory::default());
+        run.journal = Arc::clone(&journal) as _;
+        let taken = backup::run(run, Timestamp::UNIX_EPOCH).await;
+        assert_eq!(taken.archive.is_err(), is_canceled, "{:?}", taken.archive);
+        assert!(taken.leaves_frozen);
+        assert_eq!(taken.hooks, (2, 1));
+        assert!(commands(&cluster).len() > 10, "{:?}", commands(&cluster));
+        let (errors, _) = taken.report.messages();
+        assert!(errors[0].text.contains("the pod may still be frozen"), "{errors:?}");
+
+        let recovered = recover(journal.records());
+        assert_eq!(recovered.frozen.len(), 1, "{recovered:?}");
+        assert_eq!(recovered.unfinished.len(), usize::from(is_canceled), "{recovered:?}");
+        let (backup, report) = (Backup::default(), Report::default());
+        let thawed = thaw_left(&*cluster, &backup, &recovered, &*journal, &report).await;
+        assert!(thawed.is_err(), "it is not reached yet");
+        assert_eq!(recover(journal.records()).frozen.len(), 1);
+
+        is_away.store(false, Ordering::Relaxed);
+        thaw_left(&*cluster, &backup, &recovered, &*journal, &report).await.unwrap();
+        assert_eq!(commands(&cluster).last().unwrap(), "thaw db");
+        assert!(recover(journal.records()).frozen.is_empty());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_api_server_that_is_away_for_a_moment_keeps_no_pod_frozen() {
+    let (is_away, tried) = (Arc::new(AtomicBool::new(true)), CancellationToken::new());
+    let cluster = losing_touch(&is_away, &tried);
+    let mut run = run_of(&cluster, json!({}), store_in(Memory::with_bucket("b"))).await;
+    let journal = Arc::new(InMemory::default());
+    run.journal = Arc::clone(&journal) as _;
+    let back = async {
+        tried.cancelled().await;
+        is_away.store(false, Ordering::Relaxed);
+    };
+    let (taken, ()) = futures::future::join(backup::run(run, Timestamp::UNIX_EPOCH), back).await;
+    assert_eq!((taken.report.errors(), taken.hooks), (0, (2, 0)));
+    assert!(!taken.leaves_frozen);
+    assert_eq!(commands(&cluster), ["freeze db", "thaw db", "thaw db"]);
+    assert!(recover(journal.records()).frozen.is_empty());
+}
+
+#[tokio::test]
+async fn nobody_waits_for_a_pod_that_is_going_away_with_its_node() {
+    let (is_away, tried) = (Arc::new(AtomicBool::new(true)), CancellationToken::new());
+    let cluster = losing_touch(&is_away, &tried);
+    let mut db = cluster.object("pods", "shop", "db").unwrap();
+    db["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    cluster.put(db);
+    let pod = bowline_engine::journal::Pod {
+        namespace: "shop".into(),
+        name: "db".into(),
+        uid: "uid-1".into(),
+    };
+    let recovered = Recovered { frozen: BTreeMap::from([(7, vec![pod])]), ..Recovered::default() };
+    let (journal, report) = (InMemory::default(), Report::default());
+    thaw_left(&*cluster, &Backup::default(), &recovered, &journal, &report).await.unwrap();
+    assert_eq!(commands(&cluster), ["thaw db"]);
+    assert_eq!(report.errors(), 1);
 }

@@ -8,7 +8,7 @@ use bowline_plugin::Kind;
 use bowline_plugin_wire::client;
 
 use super::rule::{HOLDS, Judge, Outcome, Rule, Subject, Unmet};
-use crate::host::list;
+use crate::list::list;
 use crate::process::Process;
 use crate::registry::Registry;
 use crate::{Options, Plugin};
@@ -59,7 +59,8 @@ impl Binary {
 
     async fn lists_nothing_that_velero_refuses(&self) -> Outcome {
         let options = Options { announces_own_kinds: false, ..Options::clone(&self.options) };
-        let listing = list(&self.command, &options).await.map_err(Unmet::Broken)?;
+        let listing = list(&self.command, &options).await;
+        let listing = listing.map_err(|why_not| Unmet::Broken(why_not.reason))?;
         let refused = listing.into_iter().filter_map(|listed| match listed {
             Ok((Kind::VolumeSnapshotterV2, name)) => Some(format!(
                 "Velero does not know the kind of {} {name}",

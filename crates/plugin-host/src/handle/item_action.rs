@@ -36,7 +36,7 @@ impl BackupItemAction for Handle {
     async fn applies_to(&self) -> Result<ResourceSelector> {
         let call =
             |connection| async move { self.backup_item_action(connection).applies_to().await };
-        self.slot.call(self.question("AppliesTo"), call).await
+        self.slot.call(self.selection(), call).await
     }
 
     async fn execute(&self, item: &Item, backup: &Encoded<Backup>) -> Result<BackupOutput> {
@@ -70,7 +70,7 @@ impl RestoreItemAction for Handle {
     async fn applies_to(&self) -> Result<ResourceSelector> {
         let call =
             |connection| async move { self.restore_item_action(connection).applies_to().await };
-        self.slot.call(self.question("AppliesTo"), call).await
+        self.slot.call(self.selection(), call).await
     }
 
     async fn execute(
@@ -121,7 +121,7 @@ impl DeleteItemAction for Handle {
         let call = |connection| async move {
             client::DeleteItemAction::new(connection, self.name.clone()).applies_to().await
         };
-        self.slot.call(self.question("AppliesTo"), call).await
+        self.slot.call(self.selection(), call).await
     }
 
     async fn execute(&self, item: &Item, backup: &Encoded<Backup>) -> Result<()> {
@@ -138,7 +138,7 @@ impl ItemBlockAction for Handle {
         let call = |connection| async move {
             client::ItemBlockAction::new(connection, self.name.clone()).applies_to().await
         };
-        self.slot.call(self.question("AppliesTo"), call).await
+        self.slot.call(self.selection(), call).await
     }
 
     async fn get_related_items(

@@ -157,9 +157,12 @@ impl Slot {
             has_answered: AtomicBool::new(false),
             is_cut_off: AtomicBool::new(false),
         };
-        let (method, warmed) =
-            warm_up::run(&running.process, &self.purpose, self.options.limits.metadata).await;
-        let call = Call { method, limit: self.options.limits.metadata, is_work: false };
+        let limit = match self.purpose {
+            Purpose::ItemActions(_) => self.options.limits.applies_to,
+            Purpose::Configured { .. } => self.options.limits.metadata,
+        };
+        let (method, warmed) = warm_up::run(&running.process, &self.purpose, limit).await;
+        let call = Call { method, limit, is_work: false };
         let failure = match warmed {
             Ok(Ok(())) => return Ok(running),
             Ok(Err(error)) => Failure::Told(error),

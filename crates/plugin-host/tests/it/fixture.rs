@@ -132,7 +132,14 @@ pub(crate) fn restore(annotations: &Value) -> Encoded<Restore> {
 /// Limits that a test can wait for.
 pub(crate) fn short_limits() -> Limits {
     let second = Duration::from_secs(1);
-    Limits { metadata: 2 * second, execute: 2 * second, volume: 2 * second, ..Limits::default() }
+    Limits {
+        relist: Duration::ZERO,
+        metadata: 2 * second,
+        applies_to: 2 * second,
+        execute: 2 * second,
+        volume: 2 * second,
+        ..Limits::default()
+    }
 }
 
 pub(crate) fn write(path: &Path, text: &str) {

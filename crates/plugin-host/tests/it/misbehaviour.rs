@@ -82,6 +82,50 @@ async fn files_that_are_no_programs_are_told() {
     assert_eq!(problems, ["text: it ended before its handshake (exit status: 0)"]);
 }
 
+/// A plugin folder with one file in it.
+async fn host_of(content: &str) -> (Host, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let (plugin_dir, path) = (folder.path().join("plugins"), folder.path().join("plugins/it"));
+    std::fs::create_dir(&plugin_dir).unwrap();
+    std::fs::write(&path, content).unwrap();
+    std::fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+    let limits = Limits { relist: Duration::from_mins(1), ..short_limits() };
+    let environment = vec![("STATE".into(), folder.path().into())];
+    (
+        Host::discover(Options { plugin_dir, environment, limits, ..Options::default() }).await,
+        folder,
+    )
+}
+
+#[tokio::test]
+async fn a_binary_that_fails_at_first_is_asked_again() {
+    let good = Set::Go.binaries().await.remove(0).1;
+    let script = format!(
+        "#!/bin/sh\necho >> \"$STATE/starts\"\n[ -e \"$STATE/failed\" ] || {{ touch \"$STATE/failed\"; exit 1; }}\nexec '{}' \"$@\"\n",
+        good.display()
+    );
+    let (host, folder) = host_of(&script).await;
+    assert_eq!(host.registry().problems(), []);
+    assert_eq!(host.registry().plugins().len(), 10);
+    let starts = std::fs::read_to_string(folder.path().join("starts")).unwrap();
+    assert_eq!(starts.lines().count(), 2, "once more, and not again");
+}
+
+#[tokio::test]
+async fn what_will_be_the_same_is_asked_once_and_a_text_hides_no_plugins() {
+    for (content, is_unlisted) in [
+        ("#!/bin/sh\necho >> \"$STATE/starts\"\necho hello\n", true),
+        // A system may hand it to a shell.
+        ("echo >> \"$STATE/starts\"\n", false),
+    ] {
+        let (host, folder) = host_of(content).await;
+        assert_eq!(host.registry().problems().len(), 1);
+        assert_eq!(host.registry().unlisted().len(), usize::from(is_unlisted), "{content}");
+        let starts = std::fs::read_to_string(folder.path().join("starts")).unwrap_or_default();
+        assert!(starts.lines().count() <= 1, "{content}: {starts:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_plugin_that_dies_in_a_call_is_started_again_by_the_next() {
     let fixture = Fixture::start(Set::Go).await;

@@ -10,11 +10,12 @@
 //! | `WaitingForPluginOperations…` | `wait` | operations of plugins are followed to their ends |
 //! | `Finalizing…` | `finish` | items that operations changed are stored again; the commit record is written |
 
-mod clean;
+pub(in crate::controllers) mod clean;
 mod commit;
 mod csi;
 pub(in crate::controllers) mod facts;
 mod finish;
+pub(in crate::controllers) mod gone;
 mod items;
 mod recover;
 mod volumes;
@@ -44,7 +45,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
-use super::kit::Kit;
+use super::kit::{self, Kit};
 use super::look::{Life, Looks};
 use super::lookup::{OpenError, presume_available};
 use super::operations::{
@@ -90,6 +91,8 @@ enum WorkError {
     Api(#[from] kube::Error),
     #[error("cannot look into the bucket: {0}")]
     Bucket(String),
+    #[error("the bucket does not show a file of the backup, which is tried again: {0}")]
+    Refused(String),
     #[error("cannot open the storage location: {0}")]
     Open(OpenError),
     #[error("its storage location has not been checked yet")]
@@ -151,6 +154,8 @@ struct Course<'a> {
     kit: Kit<'a>,
     /// The items to store again that the journal knows of.
     noted: Mutex<BTreeSet<ResourceIdentifier>>,
+    /// What the journal says, if it was opened after all items were taken, so that it knows all of them.
+    recovered: Option<Recovered>,
 }
 
 /// What follows a stage.
@@ -236,7 +241,8 @@ async fn start(
             return Ok(());
         }
     };
-    let (course, _) = Course::open(context, api, backup, name, uid, log, cancel.clone()).await?;
+    let opened = Course::open(context, api, backup, name, uid, log, cancel.clone()).await?;
+    let Some((course, _)) = opened else { return Ok(()) };
     let reach = known.reach(&course.backup);
     let then = course.items(request, reach, store, Recovery::default()).await?;
     course.go_on(then).await
@@ -259,17 +265,20 @@ async fn take_up(
                 return Ok(());
             }
         };
-    let (course, recovered) =
-        Course::open(context, api, backup, name, uid, log, cancel.clone()).await?;
-    let then = match phase_of(&course.backup).and_then(backup_stage) {
-        Some(Stage::Items) => course.resume(recovered).await?,
-        _ => Then::Stage(Box::new(course.backup.clone())),
+    let opened = Course::open(context, api, backup, name, uid, log, cancel.clone()).await?;
+    let Some((mut course, recovered)) = opened else { return Ok(()) };
+    let then = if phase_of(&course.backup).and_then(backup_stage) == Some(Stage::Items) {
+        Box::pin(course.resume(recovered)).await?
+    } else {
+        course.recovered = Some(recovered);
+        Then::Stage(Box::new(course.backup.clone()))
     };
     course.go_on(then).await
 }
 
 impl<'a> Course<'a> {
-    /// Opens the journal of a backup. Returns as well what it says.
+    /// Opens the journal of a backup. Returns as well what it says; nothing if it is damaged, which has ended
+    /// the backup.
     async fn open(
         context: &'a Context,
         api: &'a Api<Backup>,
@@ -278,13 +287,23 @@ impl<'a> Course<'a> {
         uid: RunUid,
         log: &'a RunLog,
         cancel: CancellationToken,
-    ) -> Result<(Self, Recovered), WorkError> {
+    ) -> Result<Option<(Self, Recovered)>, WorkError> {
         let stage = phase_of(&backup).and_then(backup_stage);
-        let (kit, recovered) =
-            Kit::open(context, ("Backup", name.as_str(), uid), stage, log, cancel).await?;
+        let (of, location) =
+            (("Backup", name.as_str(), uid.clone()), &backup.spec.storage_location);
+        let is_asked = cancel.is_cancelled() || is_canceled(&backup);
+        let (kit, recovered) = match Kit::open(context, of, location, stage, log, cancel).await {
+            Err(error) if kit::is_damaged(&error) => {
+                let reason = kit::told_damaged(&error, &uid);
+                let status = failed(&backup.status.clone().unwrap_or_default(), reason);
+                write_end(context, api, &backup, &status, is_asked).await?;
+                return Ok(None);
+            }
+            opened => opened?,
+        };
         let noted = Mutex::new(replace::noted(&recovered));
-        let course = Self { context, api, backup, name, kit, noted };
-        Ok((course, recovered))
+        let course = Self { context, api, backup, name, kit, noted, recovered: None };
+        Ok(Some((course, recovered)))
     }
 
     /// Goes through the stages that are left.
@@ -294,8 +313,14 @@ impl<'a> Course<'a> {
                 Then::Stage(backup) => {
                     self.backup = *backup;
                     match phase_of(&self.backup).and_then(backup_stage) {
-                        Some(Stage::Waiting) => Box::pin(self.wait()).await?,
-                        Some(Stage::Finalizing) => Box::pin(self.finish()).await?,
+                        Some(Stage::Waiting) => {
+                            let waited = Box::pin(self.wait()).await;
+                            Box::pin(self.unless_refused(waited)).await?
+                        }
+                        Some(Stage::Finalizing) => {
+                            let finished = Box::pin(self.finish()).await;
+                            Box::pin(self.unless_refused(finished)).await?
+                        }
                         _ => return Ok(()),
                     }
                 }

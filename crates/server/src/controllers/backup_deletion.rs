@@ -292,7 +292,7 @@ impl Controller {
             actions: run::named(timed::delete_item_actions(&plugins, &context.calls)),
             cluster: &cluster,
             scratch: &context.options.scratch_dir,
-            deadlines: Deadlines::default(),
+            deadlines: deadlines(context.options.plugin_call_timeout),
             stop: &context.stop,
         };
         let ended = delete::data(job).await;
@@ -380,6 +380,12 @@ impl Controller {
         };
         self.requests.state().into_iter().filter(is_like).collect()
     }
+}
+
+/// How long the parts of a deletion may take; calls of actions as long as the server's user says.
+fn deadlines(call: Option<Duration>) -> Deadlines {
+    let deadlines = Deadlines::default();
+    Deadlines { execute: call.unwrap_or(deadlines.execute), ..deadlines }
 }
 
 /// The uid of the Backup that a request was made for, if it says so.

@@ -11,10 +11,8 @@ use bowline_api::annotation;
 use bowline_api::{Backup, Restore};
 use bowline_engine::operation::{Asker, Board, Counts, Deadlines, Operation, State, Tracker};
 use bowline_engine::report::Report;
-use bowline_plugin::{
-    BackupItemAction, Code, Encoded, Error, Name, Progress, RestoreItemAction, Result,
-};
-use bowline_plugin_host::Named;
+use bowline_plugin::{BackupItemAction, Encoded, Name, Progress, RestoreItemAction, Result};
+use bowline_plugin_host::{Named, Problem};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Api, Resource, ResourceExt as _};
@@ -24,9 +22,9 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use crate::events::Milestone;
-use crate::patch;
 use crate::server::Context;
 use crate::story::one_line;
+use crate::{patch, unlisted};
 
 /// How often it is looked whether something is to be shown.
 const LOOK: Duration = Duration::from_secs(1);
@@ -251,20 +249,23 @@ pub(super) async fn tell_canceling<K>(
 
 /// The actions of a run, by name, with the object that they are asked about.
 pub(super) struct Actions<T: ?Sized, O> {
-    actions: HashMap<Name, Arc<T>>,
+    by_name: HashMap<Name, Arc<T>>,
     object: Encoded<O>,
+    /// Binaries that one of them may be in that is not there.
+    unlisted: Vec<Problem>,
 }
 
 impl<T: ?Sized, O: serde::Serialize> Actions<T, O> {
-    pub(super) fn new(actions: Vec<Named<T>>, object: O) -> Self {
-        let actions = actions.into_iter().map(|named| (named.name, named.plugin)).collect();
-        Self { actions, object: Encoded::new(object) }
+    pub(super) fn new(actions: Vec<Named<T>>, object: O, unlisted: &[Problem]) -> Self {
+        let by_name = actions.into_iter().map(|named| (named.name, named.plugin)).collect();
+        Self { by_name, object: Encoded::new(object), unlisted: unlisted.to_vec() }
     }
 
     fn find(&self, operation: &Operation) -> Result<&Arc<T>> {
         let name = &operation.plugin;
-        self.actions.get(name).ok_or_else(|| {
-            Error::new(Code::NotFound, format!("the plugin {name} is not installed any more"))
+        self.by_name.get(name).ok_or_else(|| {
+            let why = format!("the plugin {name} is not installed any more");
+            unlisted::missing(&self.unlisted, &why)
         })
     }
 }
@@ -290,3 +291,6 @@ impl Asker for Actions<dyn RestoreItemAction, Restore> {
         self.find(operation)?.cancel(&operation.id, &self.object).await
     }
 }
+
+#[cfg(test)]
+mod tests;

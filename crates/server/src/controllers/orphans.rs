@@ -1,37 +1,51 @@
-//! Journals that nobody will open again, because their server ended at the wrong moment.
+//! Journals that nobody else will open again.
 //!
 //! - The Backup or Restore was deleted while no server ran. Nobody will ever go on with such a run. What
 //!   it may have left frozen is thawed, as far as the pods say how: hooks that only the Backup knew are
-//!   gone with it.
+//!   gone with it. Operations are told to stop, and snapshots are deleted, unless the bucket has the record of
+//!   the backup: then it is whole, and they belong to it.
 //! - The run is over, and its server ended before it could forget it. What was kept of it in the bucket
 //!   is removed.
+//! - The run is over, and has left pods frozen that it could not reach. They are thawed.
 //!
-//! Then the journal is removed.
+//! Then the journal is removed. While something is left that only the journal knows of, it stays, and it is tried
+//! again.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_api::{Backup, BackupPhase, BackupStorageLocation, Restore, RestorePhase};
+use bowline_api::{
+    Backup, BackupPhase, BackupSpec, BackupStorageLocation, Restore, RestorePhase, label,
+};
 use bowline_engine::backup::request::Lookup;
-use bowline_engine::backup::thaw_left;
 use bowline_engine::cluster::ApiServer;
-use bowline_engine::journal::recover;
+use bowline_engine::journal::{Recovered, recover};
 use bowline_engine::report::Report;
+use bowline_store::name::RunUid;
+use bowline_store::{BackupName, BackupStore};
 use kube::ResourceExt as _;
 
+use super::backup::{clean, gone};
+use super::kit::thaw;
 use super::lookup::{lookup, open};
 use crate::journal::{ConfigMaps, Orphan, orphans};
+use crate::queue::Reach;
 use crate::server::{Context, Error};
 use crate::story::one_line;
 
 /// How often it is looked for them.
 const PERIOD: Duration = Duration::from_mins(10);
+/// Every how many rounds it is told that a journal stays: once a day.
+const TOLD_EVERY: u32 = 144;
+/// How many things are named that are left of one run.
+const MOST_TOLD: usize = 100;
 
 /// Works until asked to stop.
 pub async fn run(context: Arc<Context>) -> Result<(), Error> {
+    let mut stays = Stays::default();
     loop {
-        if let Err(error) = clean(&context).await {
+        if let Err(error) = clean_all(&context, &mut stays).await {
             tracing::warn!("journals that nobody needs cannot be cleaned up: {error}");
         }
         tokio::select! {
@@ -51,7 +65,42 @@ enum Fate {
     Over(Option<Box<Backup>>),
 }
 
-async fn clean(context: &Context) -> Result<(), String> {
+/// Why a journal stays.
+enum Reason {
+    /// Something did not go well.
+    Failed(String),
+    /// These are left, and nobody else knows of them.
+    Left(Vec<String>),
+}
+
+impl From<String> for Reason {
+    fn from(reason: String) -> Self {
+        Self::Failed(reason)
+    }
+}
+
+/// For how many rounds each journal has stayed.
+#[derive(Debug, Default)]
+struct Stays {
+    before: BTreeMap<RunUid, u32>,
+    now: BTreeMap<RunUid, u32>,
+}
+
+impl Stays {
+    /// Notes that a journal stays. Says whether that is to be told: at first, and then once a day.
+    fn note(&mut self, run: &RunUid) -> bool {
+        let rounds = self.before.get(run).copied().unwrap_or_default();
+        self.now.insert(run.clone(), rounds.saturating_add(1));
+        rounds.is_multiple_of(TOLD_EVERY)
+    }
+
+    /// Forgets those that did not stay in the round that is over.
+    fn turn(&mut self) {
+        self.before = std::mem::take(&mut self.now);
+    }
+}
+
+async fn clean_all(context: &Context, stays: &mut Stays) -> Result<(), String> {
     let (client, namespace) = (context.client.clone(), &context.options.namespace);
     // First the journals and then the runs: a run that begins in between has none among them.
     let all = orphans(client, namespace, &BTreeSet::new()).await;
@@ -59,30 +108,53 @@ async fn clean(context: &Context) -> Result<(), String> {
         let Orphan { kind, name, .. } = &journal;
         let ended = match fate(context, &journal).await {
             Ok(Fate::Alive) => continue,
-            Ok(Fate::Deleted) => forget(context, &journal, &Backup::default()).await,
+            Ok(Fate::Deleted) => bury(context, &journal).await,
             Ok(Fate::Over(backup)) => {
                 let backup = backup.map_or_else(Backup::default, |found| *found);
                 // As long as its files are there, the journal says whose they are.
                 match delete_scratch(context, &journal, &backup).await {
-                    Ok(()) => forget(context, &journal, &backup).await,
-                    Err(error) => Err(error),
+                    Ok(()) => forget(context, &journal, &backup).await.map_err(Reason::from),
+                    Err(error) => Err(error.into()),
                 }
             }
-            Err(error) => Err(error),
+            Err(error) => Err(error.into()),
         };
         match ended {
             Ok(()) => tracing::info!("forgot the journal of the {kind} {name}"),
-            Err(error) => tracing::warn!("the journal of the {kind} {name} stays: {error}"),
+            Err(reason) if stays.note(&journal.run) => tell(&journal, &reason),
+            Err(_) => tracing::debug!("the journal of the {kind} {name} still stays"),
         }
     }
+    stays.turn();
     Ok(())
+}
+
+/// Tells why a journal stays.
+fn tell(journal: &Orphan, reason: &Reason) {
+    let Orphan { run, kind, name, .. } = journal;
+    let left = match reason {
+        Reason::Failed(reason) => {
+            return tracing::warn!("the journal of the {kind} {name} stays: {reason}");
+        }
+        Reason::Left(left) => left,
+    };
+    for one in left.iter().take(MOST_TOLD) {
+        tracing::error!("of the {kind} {name}, which was deleted, there is left over: {one}");
+    }
+    tracing::error!(
+        left = left.len(),
+        "it is tried again to take them away; once they are gone by other means, delete the ConfigMaps with the \
+         label {}={run}",
+        label::JOURNAL
+    );
 }
 
 /// What became of the run of a journal.
 async fn fate(context: &Context, journal: &Orphan) -> Result<Fate, String> {
-    let Orphan { run, kind, name } = journal;
+    let Orphan { run, kind, name, .. } = journal;
     // Runs of this process end by themselves, whatever became of their objects.
-    if context.runs.uids().iter().any(|uid| uid == run.as_str()) {
+    let is_held = context.runs.uids().iter().any(|uid| uid == run.as_str());
+    if is_held || context.runs.has_journal_open(run.as_str()) {
         return Ok(Fate::Alive);
     }
     let told = |error: kube::Error| one_line(&error);
@@ -117,27 +189,157 @@ async fn delete_scratch(
     journal: &Orphan,
     backup: &Backup,
 ) -> Result<(), String> {
-    let locations = context.api::<BackupStorageLocation>();
-    let name = &backup.spec.storage_location;
-    if name.is_empty() {
-        return Ok(());
+    match bucket(context, &backup.spec.storage_location).await? {
+        Some(store) => store.delete_scratch(&journal.run).await.map_err(|error| one_line(&error)),
+        None => Ok(()),
     }
+}
+
+/// The store of a location, if there is one of that name.
+async fn bucket(context: &Context, name: &str) -> Result<Option<BackupStore>, String> {
+    if name.is_empty() {
+        return Ok(None);
+    }
+    let locations = context.api::<BackupStorageLocation>();
     let location = lookup(locations.get_opt(name).await).map_err(|error| one_line(&error))?;
     if matches!(location, Lookup::Missing) {
-        return Ok(());
+        return Ok(None);
     }
-    let store = open(context, &location).await.map_err(|error| one_line(&error))?;
-    store.delete_scratch(&journal.run).await.map_err(|error| one_line(&error))
+    Ok(Some(open(context, &location).await.map_err(|error| one_line(&error))?))
+}
+
+/// What the bucket has under the name of a backup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Recorded {
+    /// Its record: it is whole, and its snapshots belong to it.
+    Ours,
+    /// The record of another backup.
+    Other,
+    /// No record.
+    Nothing,
+}
+
+fn whose(record: Option<&Backup>, run: &RunUid) -> Recorded {
+    match record {
+        None => Recorded::Nothing,
+        Some(record) if record.uid().as_deref() == Some(run.as_str()) => Recorded::Ours,
+        Some(_) => Recorded::Other,
+    }
+}
+
+/// Takes away what a run has left whose object was deleted while no server ran, and then its journal.
+async fn bury(context: &Context, orphan: &Orphan) -> Result<(), Reason> {
+    let Orphan { run, kind, name, location } = orphan;
+    let (journal, recovered) = read(context, orphan).await?;
+    if context.runs.has_journal_open(run.as_str()) {
+        return Err(Reason::Failed("it was opened meanwhile".to_owned()));
+    }
+    let backup = stand_in(context, orphan);
+    let cluster = ApiServer::new(context.client.clone(), context.options.client_page_size);
+    let thawed = thaw(&cluster, &backup, &recovered, &journal, &Report::default()).await;
+    thawed.map_err(|error| one_line(&error))?;
+    let store = bucket(context, location.as_deref().unwrap_or_default()).await?;
+    if kind == "Backup" {
+        let left = take_away(context, &backup, &recovered, store.as_ref()).await?;
+        if context.stop.is_cancelled() {
+            return Err(Reason::Failed("the server ends".to_owned()));
+        }
+        if !left.is_empty() {
+            return Err(Reason::Left(left));
+        }
+    }
+    if let Some(store) = &store {
+        store.delete_scratch(run).await.map_err(|error| one_line(&error))?;
+    } else {
+        tracing::warn!("files of the {kind} {name} may be left: its storage location is not known");
+    }
+    journal.remove().await.map_err(|error| one_line(&error))?;
+    Ok(())
+}
+
+/// Takes away what a backup has made, and its files. Returns what is left that nobody else knows of.
+async fn take_away(
+    context: &Context,
+    backup: &Backup,
+    recovered: &Recovered,
+    store: Option<&BackupStore>,
+) -> Result<Vec<String>, String> {
+    // Whoever has the bucket may have the whole backup.
+    let Some(store) = store else { return Ok(gone::made(recovered)) };
+    let name = BackupName::new(backup.name_any()).map_err(|error| one_line(&error))?;
+    let run = RunUid::new(backup.uid().unwrap_or_default()).map_err(|error| one_line(&error))?;
+    let record = store.backup(&name).await.map_err(|error| one_line(&error))?;
+    let recorded = whose(record.as_ref(), &run);
+    if recorded == Recorded::Ours {
+        return Ok(Vec::new());
+    }
+    let left = gone::take_away(context, backup, recovered).await;
+    if left.is_empty() && recorded == Recorded::Nothing {
+        // No backup begins meanwhile, which could be one of that name and write to the same folder.
+        let _held = context.runs.hold(backup, Some(Reach::All));
+        let namesake = context.api::<Backup>().get_opt(name.as_str()).await;
+        if namesake.map_err(|error| one_line(&error))?.is_none() {
+            clean::clean(store, &name).await;
+        }
+    }
+    Ok(left)
+}
+
+/// What is known of a Backup that is gone.
+fn stand_in(context: &Context, orphan: &Orphan) -> Backup {
+    let mut backup = Backup::new(&orphan.name, BackupSpec::default());
+    backup.metadata.namespace = Some(context.options.namespace.clone());
+    backup.metadata.uid = Some(orphan.run.as_str().to_owned());
+    backup.spec.storage_location = orphan.location.clone().unwrap_or_default();
+    backup
+}
+
+async fn read(context: &Context, orphan: &Orphan) -> Result<(ConfigMaps, Recovered), String> {
+    let Orphan { run, kind, name, .. } = orphan;
+    let (client, namespace) = (context.client.clone(), &context.options.namespace);
+    let opened = ConfigMaps::open(client, namespace, run, kind, name).await;
+    let (journal, records) = opened.map_err(|error| one_line(&error))?;
+    Ok((journal, recover(records)))
 }
 
 async fn forget(context: &Context, orphan: &Orphan, backup: &Backup) -> Result<(), String> {
-    let Orphan { run, kind, name } = orphan;
-    let (client, namespace) = (context.client.clone(), &context.options.namespace);
-    let opened = ConfigMaps::open(client.clone(), namespace, run, kind, name).await;
-    let (journal, records) = opened.map_err(|error| one_line(&error))?;
-    let cluster = ApiServer::new(client, context.options.client_page_size);
-    let report = Report::default();
-    let thawed = thaw_left(&cluster, backup, &recover(records), &journal, &report).await;
+    let (journal, recovered) = read(context, orphan).await?;
+    let cluster = ApiServer::new(context.client.clone(), context.options.client_page_size);
+    let thawed = thaw(&cluster, backup, &recovered, &journal, &Report::default()).await;
     thawed.map_err(|error| one_line(&error))?;
     journal.remove().await.map_err(|error| one_line(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_backup_that_has_its_record_keeps_its_snapshots() {
+        let run = RunUid::new("0a-1b").unwrap();
+        let record = |uid: Option<&str>| {
+            let mut record = Backup::new("b", BackupSpec::default());
+            record.metadata.uid = uid.map(str::to_owned);
+            record
+        };
+        assert_eq!(whose(None, &run), Recorded::Nothing);
+        assert_eq!(whose(Some(&record(Some("0a-1b"))), &run), Recorded::Ours);
+        assert_eq!(whose(Some(&record(Some("0a-1c"))), &run), Recorded::Other);
+        assert_eq!(whose(Some(&record(None)), &run), Recorded::Other);
+    }
+
+    #[test]
+    fn that_a_journal_stays_is_told_once_a_day() {
+        let (mut stays, run) = (Stays::default(), RunUid::new("0a-1b").unwrap());
+        let mut round = |is_there: bool| {
+            let is_told = is_there && stays.note(&run);
+            stays.turn();
+            is_told
+        };
+        let told = (0..300).filter(|_| round(true)).count();
+        assert_eq!(told, 3, "in round 0, 144 and 288");
+        assert!(!round(true));
+        round(false);
+        assert!(round(true), "another time is news");
+    }
 }

@@ -33,7 +33,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
-use super::kit::Kit;
+use super::kit::{self, Kit};
 use super::lookup::{OpenError, presume_available};
 use super::operations::{
     CANCELED, CANCELED_PREFIX, cancelable, canceled, is_canceled, tell_canceling,
@@ -223,7 +223,17 @@ async fn go(
     point::pass(Point::RestoreInProgress);
     let (name, uid) = (request.name.clone(), request.uid.clone());
     let of = ("Restore", name.as_str(), uid);
-    let (kit, recovered) = Kit::open(context, of, stage, log, cancel.clone()).await?;
+    let location = &request.backup.spec.storage_location;
+    let (kit, recovered) = match Kit::open(context, of, location, stage, log, cancel.clone()).await
+    {
+        Err(error) if kit::is_damaged(&error) => {
+            let status = failed(&restore, kit::told_damaged(&error, &request.uid));
+            write_end(context, api, &restore, &status, cancel.is_cancelled()).await?;
+            volumes::close(context, &restore).await;
+            return Ok(());
+        }
+        opened => opened?,
+    };
     let course = Course { context, api, restore, name, store, kit };
     let then = match stage_of(&course.restore) {
         Some(Stage::Items) | None => course.items(request, recovered).await?,

@@ -3,7 +3,7 @@
 //! What is due is decided by [`bowline_engine::schedule`]. Here the Schedule is read afresh, its backups are
 //! listed, and the verdict is carried out:
 //!
-//! 1. the Backup is created, under a name that only its time decides;
+//! 1. the Backup is created, under a name that its time decides;
 //! 2. the Schedule notes when.
 //!
 //! A server that ends in between has not noted it. The next one comes to the same name, finds the Backup, and
@@ -15,7 +15,9 @@ use std::time::Duration;
 
 use bowline_api::schedule::SchedulePhase;
 use bowline_api::{Backup, Schedule, label};
-use bowline_engine::schedule::{self, Verdict, backup, backup_name, holds, schedule_label};
+use bowline_engine::schedule::{
+    self, Naming, Verdict, backup, holds, is_taken_in, naming, schedule_label,
+};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use kube::api::ListParams;
@@ -150,9 +152,14 @@ impl Controller {
         if self.still_waits(schedule).await? {
             return Ok(Next::Again(HELD));
         }
-        let name = backup_name(schedule, time);
         let others = self.backups_of(schedule).await.map_err(Failure::List)?;
-        if !others.iter().any(|backup| backup.name_any() == name) {
+        let name = match naming(schedule, time, &others) {
+            Naming::Made => None,
+            Naming::Make(name) => Some((name, None)),
+            Naming::MakeInstead { name, taken } => Some((name, Some(taken))),
+            Naming::Taken(name) => return Err(Failure::Taken(name)),
+        };
+        if let Some((name, taken)) = name {
             if let Some(other) = others.iter().find(|backup| holds(backup)) {
                 self.enable(schedule).await?;
                 tracing::debug!(
@@ -162,7 +169,16 @@ impl Controller {
                 self.waits_for(schedule, other);
                 return Ok(Next::Again(HELD));
             }
-            self.create(schedule, time).await?;
+            if let Some(taken) = taken {
+                tracing::warn!(
+                    backup = name,
+                    taken,
+                    "is called so, since another cluster that writes to the same place has made one of \
+                     the usual name; give each cluster a prefix of its own"
+                );
+            }
+            let wanted = backup(schedule, time);
+            self.create(schedule, named(wanted, name)).await?;
         }
         let mut status = phase(schedule, None).unwrap_or_else(|| json!({}));
         // Not when it was made, which may be past the next time.
@@ -196,20 +212,21 @@ impl Controller {
         self.waits_for.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn create(&self, schedule: &Schedule, time: Timestamp) -> Result<(), Failure> {
-        let wanted = backup(schedule, time);
+    async fn create(&self, schedule: &Schedule, wanted: Backup) -> Result<(), Failure> {
         let name = wanted.name_any();
         match self.backups.create(&patch::post_params(), &wanted).await {
             Ok(_) => {
                 tracing::info!(backup = name, "made by its schedule");
                 Ok(())
             }
-            // Not in the list a moment ago: another server has just made it, or it is not of ours.
+            // Not in the list a moment ago: another server has just made it, or it is not of ours. If it was
+            // taken in meanwhile, the next try finds another name.
             Err(error) if patch::is_taken(&error) => {
                 let found = self.backups.get_opt(&name).await.map_err(Failure::Read)?;
                 let label = schedule_label(schedule);
-                let is_ours =
-                    |found: &Backup| found.labels().get(label::SCHEDULE_NAME) == Some(&label);
+                let is_ours = |found: &Backup| {
+                    found.labels().get(label::SCHEDULE_NAME) == Some(&label) && !is_taken_in(found)
+                };
                 if found.as_ref().is_none_or(is_ours) { Ok(()) } else { Err(Failure::Taken(name)) }
             }
             Err(error) => Err(Failure::Create(name, error)),
@@ -248,6 +265,12 @@ impl Controller {
             _ => Ok(()),
         }
     }
+}
+
+/// A Backup under another name.
+fn named(mut backup: Backup, name: String) -> Backup {
+    backup.metadata.name = Some(name);
+    backup
 }
 
 /// What the status must say, if it does not yet: that the Schedule works, or why it does not.

@@ -16,10 +16,12 @@ use super::Error;
 
 /// The largest record, as JSON.
 pub(super) const LARGEST_RECORD: usize = 256 * 1024;
-/// How many pages a journal has at most.
-pub(super) const MOST_PAGES: usize = 64;
-/// How much is written on a page. Kubernetes takes a mebibyte.
-const FULL: usize = 512 * 1024;
+/// How many pages a journal has at most, and how much is on all of them: a whole one is read at once.
+pub(super) const MOST_PAGES: usize = 1024;
+pub(super) const MOST_BYTES: usize = 32 * 1024 * 1024;
+/// When a page is full. Each record makes etcd keep the whole page once more until it next compacts, so that pages are
+/// short. A larger record has a page of its own; Kubernetes takes a mebibyte.
+const FULL: usize = 32 * 1024;
 /// What a record costs beside its key and text: the API server notes who owns each key.
 const OVERHEAD: usize = 32;
 /// How many digits a key has.
@@ -31,6 +33,8 @@ const NUMBERS: u64 = 100_000_000;
 pub(super) const RUN_NAME: &str = "bowline.io/run-name";
 /// Who may write the page: a word that each opening of a journal makes up.
 pub(super) const WRITER: &str = "bowline.io/journal-writer";
+/// The storage location of the run, on each page.
+pub(super) const LOCATION: &str = "bowline.io/storage-location";
 /// On the first page of a journal that is being removed.
 pub(super) const REMOVED: &str = "bowline.io/journal-removed";
 
@@ -49,6 +53,8 @@ pub(super) struct Place {
     pub(super) page: usize,
     /// How much is on it.
     used: usize,
+    /// How much is on all pages.
+    total: usize,
     /// The number of the record.
     next: u64,
 }
@@ -70,6 +76,11 @@ pub(super) struct Last {
     pub(super) version: Option<String>,
 }
 
+/// How much room a record of this many bytes takes.
+fn cost(bytes: usize) -> usize {
+    DIGITS + bytes + OVERHEAD
+}
+
 /// A record as it is written, if it is not too large.
 pub(super) fn encode(record: &Record) -> Result<String, Error> {
     let text = serde_json::to_string(record).map_err(Error::Encode)?;
@@ -82,15 +93,17 @@ pub(super) fn encode(record: &Record) -> Result<String, Error> {
 impl Place {
     /// The key for a record of this many bytes; none if it needs a new page.
     pub(super) fn key(&mut self, bytes: usize) -> Result<Option<String>, Error> {
-        let used = self.used + DIGITS + bytes + OVERHEAD;
-        if used > FULL {
+        let cost = cost(bytes);
+        if self.used > 0 && self.used + cost > FULL {
             return Ok(None);
         }
-        if self.next >= NUMBERS {
+        if self.next >= NUMBERS || self.total + cost > MOST_BYTES {
             return Err(Error::Full);
         }
         let key = format!("{:0DIGITS$}", self.next);
-        (self.used, self.next) = (used, self.next + 1);
+        self.used += cost;
+        self.total += cost;
+        self.next += 1;
         Ok(Some(key))
     }
 
@@ -167,6 +180,7 @@ impl Owner {
             }
             let name = page.name_any();
             for (key, text) in page.data.unwrap_or_default() {
+                contents.place.total += cost(text.len());
                 let record = contents.record(&key, &text);
                 let record = record.map_err(|reason| foreign(&name, reason))?;
                 contents.records.push(record);

@@ -466,9 +466,10 @@ async fn another_backup_of_the_same_name_in_the_bucket_stays() {
     let failed = json!({
         "metadata": {"name": "b"},
         "spec": {"storageLocation": "l"},
-        "status": {"phase": "Failed", "startTimestamp": "2026-01-02T00:00:00Z"},
+        "status": {"phase": "Failed", "startTimestamp": "2026-01-01T00:00:00Z"},
     });
     let failed = world.create::<Backup>(failed).await;
+    // The same schedule has made one elsewhere, in the same second.
     put_record(&store, &record("b", "Completed", "2026-01-01T00:00:00Z")).await;
     request(&world, "request", "b").await;
     // The other one takes its place in the cluster.
@@ -476,4 +477,7 @@ async fn another_backup_of_the_same_name_in_the_bucket_stays() {
     assert_eq!(phase(&other), "Completed");
     world.until_gone::<DeleteBackupRequest>("request").await;
     assert_eq!(recorded(&store, "b").await, Some(BackupPhase::Completed));
+    // That one is known to be the one in the bucket, and goes with its files.
+    deleted(&world, "again", "b").await;
+    assert_eq!(in_bucket(&store).await, [""; 0]);
 }

@@ -210,16 +210,16 @@ async fn many_appends_at_once_need_few_requests() {
 }
 
 #[tokio::test]
-async fn a_next_page_is_begun_at_512_kib_and_a_small_record_stays_a_small_request() {
+async fn a_next_page_is_begun_at_32_kib_and_a_small_record_stays_a_small_request() {
     let world = World::idle("journal-pages").await;
     let line = Line::new(|_| Fate::Passes);
     let (journal, _) = try_open(&world, line.client(world.client.clone())).await.unwrap();
     for block in 0..5 {
-        journal.append(&large(block, 200 * 1024)).await.unwrap();
+        journal.append(&large(block, 12 * 1024)).await.unwrap();
     }
     let records = |page: &ConfigMap| page.data.as_ref().unwrap().len();
     assert_eq!(pages(&world).await.iter().map(records).collect::<Vec<_>>(), [2, 2, 1]);
-    journal.append(&large(5, 200 * 1024)).await.unwrap();
+    journal.append(&large(5, 12 * 1024)).await.unwrap();
     journal.append(&record(6)).await.unwrap();
     let (sent, answered) = *line.bytes.lock().unwrap();
     assert!(sent < 500 && answered < 4000, "{sent} {answered}");
@@ -237,9 +237,9 @@ async fn a_next_page_is_begun_at_512_kib_and_a_small_record_stays_a_small_reques
 async fn a_removed_journal_is_gone_and_so_is_one_that_was_being_removed() {
     let world = World::idle("journal-remove").await;
     let (journal, _) = open(&world).await;
-    journal.append(&large(0, 250 * 1024)).await.unwrap();
-    journal.append(&large(1, 250 * 1024)).await.unwrap();
-    journal.append(&large(2, 250 * 1024)).await.unwrap();
+    journal.append(&large(0, 15 * 1024)).await.unwrap();
+    journal.append(&large(1, 15 * 1024)).await.unwrap();
+    journal.append(&large(2, 15 * 1024)).await.unwrap();
     assert_eq!(pages(&world).await.len(), 2);
     journal.remove().await.unwrap();
     assert!(pages(&world).await.is_empty());
@@ -249,7 +249,7 @@ async fn a_removed_journal_is_gone_and_so_is_one_that_was_being_removed() {
     let (journal, before) = try_open(&world, line.client(world.client.clone())).await.unwrap();
     assert!(before.is_empty());
     for block in 0..6 {
-        journal.append(&large(block, 250 * 1024)).await.unwrap();
+        journal.append(&large(block, 15 * 1024)).await.unwrap();
     }
     assert_eq!(pages(&world).await.len(), 3);
     tokio::select! {
@@ -269,7 +269,8 @@ async fn journals_of_runs_that_are_gone_are_found_read_and_removed() {
     for (run, kind) in [(uid(), "Backup"), (gone.clone(), "Restore")] {
         let client = world.client.clone();
         let opened = ConfigMaps::open(client, &world.namespace, &run, kind, "some-run").await;
-        opened.unwrap().0.append(&record(7)).await.unwrap();
+        let journal = opened.unwrap().0.with_location("bucket-1");
+        journal.append(&record(7)).await.unwrap();
     }
     // What is nobody's journal does not keep the others from being found.
     let labels = json!({"bowline.io/journal": "Not_a_uid"});
@@ -277,9 +278,14 @@ async fn journals_of_runs_that_are_gone_are_found_read_and_removed() {
     let live = BTreeSet::from([UID.to_owned()]);
     let find = || orphans(world.client.clone(), &world.namespace, &live);
     let found = find().await.unwrap();
-    let expected = Orphan { run: gone, kind: "Restore".to_owned(), name: "some-run".to_owned() };
+    let expected = Orphan {
+        run: gone,
+        kind: "Restore".to_owned(),
+        name: "some-run".to_owned(),
+        location: Some("bucket-1".to_owned()),
+    };
     assert_eq!(found, [expected]);
-    let Orphan { run, kind, name } = &found[0];
+    let Orphan { run, kind, name, .. } = &found[0];
     let opened = ConfigMaps::open(world.client.clone(), &world.namespace, run, kind, name).await;
     let (journal, records) = opened.unwrap();
     assert_eq!(blocks(&records), [7]);

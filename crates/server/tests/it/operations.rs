@@ -128,7 +128,7 @@ impl Trial {
     }
 
     /// Ends the server and starts another, after what is done in between.
-    async fn restart(&mut self, between: impl AsyncFnOnce(&Self)) {
+    pub(crate) async fn restart(&mut self, between: impl AsyncFnOnce(&Self)) {
         self.world.end().await.unwrap();
         between(self).await;
         self.world.run(Self::options(&self.world));

@@ -177,6 +177,37 @@ async fn a_backup_is_made_once_also_if_the_server_ends_before_it_is_noted() {
 }
 
 #[tokio::test]
+async fn a_backup_that_another_cluster_made_of_the_same_time_does_not_count() {
+    let world = World::start("schedule-shared").await;
+    world.filesystem_location("default").await;
+    application(&world.client, "schedule-shared-app").await;
+    let year = jiff::Timestamp::now().strftime("%Y").to_string();
+    let usual = format!("shared-{year}0101000000");
+    // As it is taken in from a bucket.
+    let theirs = json!({
+        "metadata": {
+            "name": usual,
+            "labels": {"velero.io/schedule-name": "shared"},
+            "annotations": {"bowline.io/record-uid": "theirs"},
+        },
+        "spec": {"storageLocation": "default"},
+        "status": {"phase": "Completed"},
+    });
+    world.create::<Backup>(theirs).await;
+    let more = json!({"status": {"lastBackup": "2020-06-01T00:00:00Z"}});
+    let expression = format!("CRON_TZ=UTC {YEARLY}");
+    let made = schedule(&world, "shared", "schedule-shared-app", &expression, more).await;
+    world.until::<Schedule>("shared", has_run).await;
+    let uid = made.uid().unwrap();
+    let own = format!("{usual}-{}", uid.split('-').next().unwrap());
+    let names: Vec<String> =
+        backups(&world, "shared").await.iter().map(kube::ResourceExt::name_any).collect();
+    assert_eq!(names, [usual, own.clone()]);
+    let own = world.until::<Backup>(&own, is_over).await;
+    assert_eq!(own.status.unwrap().phase, Some(BackupPhase::Completed));
+}
+
+#[tokio::test]
 async fn no_backup_is_made_while_the_last_one_has_not_begun() {
     let mut world = World::idle("schedule-held").await;
     let is_stuck = Arc::new(AtomicBool::new(true));

@@ -113,6 +113,7 @@ async fn a_backup_of_another_cluster_is_taken_in_with_what_belongs_to_it() {
     );
     let uid = backup.uid().unwrap();
     assert_ne!(uid, "their-uid");
+    assert_eq!(backup.annotations()["bowline.io/record-uid"], "their-uid");
 
     let copy = world.until::<PodVolumeBackup>("copy-1", |_| true).await;
     assert_eq!(copy.labels()["velero.io/backup-uid"], uid);

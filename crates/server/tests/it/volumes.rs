@@ -1,6 +1,7 @@
 //! Snapshots of volumes by real plugins. What the fixtures are told is in `plugins/fixture/README.md`.
 
 mod bad_days;
+mod gone;
 mod subject;
 mod suite;
 

@@ -17,5 +17,6 @@ mod large;
 mod memory;
 mod plugin;
 mod s3;
+mod s3_checksum;
 mod store;
 mod tls;

@@ -64,8 +64,14 @@ async fn at(server: &FakeServer) -> S3 {
 }
 
 async fn permitted(server: &FakeServer, permit: Permit) -> S3 {
+    set(server, permit, &[]).await
+}
+
+/// A store at a server that misbehaves, with more settings.
+pub(crate) async fn set(server: &FakeServer, permit: Permit, more: &[(&str, &str)]) -> S3 {
     let mut config = config(&server.url, "");
     config.remove("credentialsFile");
+    config.extend(more.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())));
     let keys = [("AWS_ACCESS_KEY_ID", "id"), ("AWS_SECRET_ACCESS_KEY", "hunter2")];
     let environment = Environment(keys.map(|(k, v)| (k.to_owned(), v.to_owned())).into());
     let retry_for = Duration::from_secs(3);

@@ -10,6 +10,7 @@ use kube::api::PostParams;
 use kube::{Api, Client, ResourceExt as _};
 use tokio::time::Instant;
 
+use crate::installation::unreachable;
 use crate::output;
 
 /// How long the API server may take to serve the definitions.
@@ -103,9 +104,10 @@ async fn wait_until_served(api: &Api<CustomResourceDefinition>, name: &str) -> a
 fn cannot_read(name: &str, error: kube::Error) -> anyhow::Error {
     match error {
         kube::Error::Api(_) => anyhow::Error::new(error).context(format!("cannot read {name}")),
-        error => anyhow::Error::new(error).context(
-            "cannot reach the cluster of the kubeconfig; is it running, and is the address right?",
-        ),
+        error => {
+            let why = unreachable(&error);
+            anyhow::Error::new(error).context(why)
+        }
     }
 }
 

@@ -49,6 +49,9 @@ pub(super) struct Location {
     pub(super) config: BTreeMap<String, String>,
 }
 
+/// Says on the ClusterRole which profile it is.
+pub(super) const PROFILE_LABEL: &str = "bowline.io/profile";
+
 /// What the server's objects outside of its namespace are called: there may be several installations.
 pub(crate) fn cluster_name(namespace: &str) -> String {
     format!("{NAME}-{namespace}")
@@ -128,7 +131,7 @@ fn roles(wish: &Wish) -> [Value; 4] {
             "apiVersion": API, "kind": "ClusterRole",
             "metadata": {
                 "name": outside,
-                "labels": {"bowline.io/profile": wish.profile.as_str()},
+                "labels": {PROFILE_LABEL: wish.profile.as_str()},
             },
             "rules": access::cluster_rules(wish.profile),
         }),

@@ -118,6 +118,14 @@ fn what_cannot_work_is_told_before_anything_is_done() {
             "the server does not take these flags: a lease that is renewed each 2s, given up after 20s",
         ),
         (
+            &["--no-secret", "--no-default-backup-location", "--", "--identity=a"],
+            "take the Lease from each other; leave it out",
+        ),
+        (
+            &["--no-secret", "--no-default-backup-location", "--", "--identity", "a"],
+            "--identity is not for an installed server",
+        ),
+        (
             &["--no-secret", "--provider=gcp", "--bucket=b"],
             "--plugins, such as velero/velero-plugin-for-gcp;",
         ),

@@ -1,5 +1,6 @@
 //! What is looked at in the cluster.
 
+use anyhow::anyhow;
 use bowline_api::{
     Backup, BackupRepository, BackupStorageLocation, DataUpload, PodVolumeBackup, Schedule,
     VolumePluginBackup, VolumeSnapshotLocation, label,
@@ -16,8 +17,10 @@ use crate::commands::install;
 use crate::installation::{Installation, is_unknown_kind};
 use crate::{listing, server_deployment};
 
-/// How many objects of a kind are looked at at most: the answer only has to say whether there are many.
-const MOST: u32 = 5000;
+/// How many objects are asked for at once.
+const PAGE: u32 = 500;
+/// How many pages of a kind are read at most.
+const MOST_PAGES: usize = 400;
 
 /// What was found.
 #[derive(Debug, Default)]
@@ -38,6 +41,16 @@ pub(super) struct Facts {
     pub(super) repositories: usize,
     /// Of each VolumePluginBackup, the plugin that took the snapshot, or the driver.
     pub(super) snapshotters: Vec<String>,
+}
+
+impl Facts {
+    /// Whether nobody has ever asked for a backup here, or said where to.
+    pub(super) fn has_nothing(&self) -> bool {
+        self.backups.is_empty()
+            && self.schedules.is_empty()
+            && self.locations.is_empty()
+            && self.snapshot_locations.is_empty()
+    }
 }
 
 /// A server, as its Deployment describes it.
@@ -122,15 +135,42 @@ where
         + DeserializeOwned,
 {
     let api: Api<K> = installation.api();
-    let params = ListParams::default().limit(MOST);
-    let request = async {
-        match api.list(&params).await {
-            Err(error) if is_unknown_kind(&error) => Ok(Vec::new()),
-            listed => listed.map(|listed| listed.items),
-        }
-    };
     let doing = format!("list the {}s", K::kind(&()));
-    Ok(installation.ask(&doing, request).await?.iter().map(of).collect())
+    let page = async |token: Option<String>| {
+        let params = ListParams { continue_token: token, ..ListParams::default().limit(PAGE) };
+        let request = async {
+            match api.list(&params).await {
+                Err(error) if is_unknown_kind(&error) => Ok((Vec::new(), None)),
+                listed => listed.map(|listed| {
+                    (listed.items.iter().map(&of).collect(), listed.metadata.continue_)
+                }),
+            }
+        };
+        installation.ask(&doing, request).await
+    };
+    let all = pages(page).await?;
+    all.ok_or_else(|| {
+        let most = MOST_PAGES * PAGE as usize;
+        anyhow!(
+            "cannot {doing}: there are more than {most}, so that nothing can be said of all of them"
+        )
+    })
+}
+
+/// All pages of a list, each asked for with what the one before says. None if there are too many.
+async fn pages<T>(
+    mut page: impl AsyncFnMut(Option<String>) -> anyhow::Result<(Vec<T>, Option<String>)>,
+) -> anyhow::Result<Option<Vec<T>>> {
+    let (mut all, mut token) = (Vec::new(), None);
+    for _ in 0..MOST_PAGES {
+        let (more, next) = page(token).await?;
+        all.extend(more);
+        token = next.filter(|token| !token.is_empty());
+        if token.is_none() {
+            return Ok(Some(all));
+        }
+    }
+    Ok(None)
 }
 
 #[cfg(test)]
@@ -138,6 +178,23 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[tokio::test]
+    async fn a_list_is_read_page_by_page_and_one_that_does_not_end_is_none() {
+        let mut asked = Vec::new();
+        let three = async |token: Option<String>| {
+            asked.push(token.clone());
+            Ok(match token.as_deref() {
+                None => (vec![1, 2], Some("a".to_owned())),
+                Some("a") => (vec![3], Some("b".to_owned())),
+                _ => (vec![4], Some(String::new())),
+            })
+        };
+        assert_eq!(pages(three).await.unwrap(), Some(vec![1, 2, 3, 4]));
+        assert_eq!(asked, [None, Some("a".to_owned()), Some("b".to_owned())]);
+        let endless = async |_| Ok((vec![1], Some("on".to_owned())));
+        assert_eq!(pages(endless).await.unwrap(), None);
+    }
 
     #[test]
     fn a_server_is_read_from_its_container_whatever_stands_beside_it() {

@@ -30,7 +30,7 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
     let command = super::command(&args.path)?;
-    let limits = Limits { start: LIMIT, metadata: LIMIT, ..Limits::default() };
+    let limits = Limits { start: LIMIT, metadata: LIMIT, applies_to: LIMIT, ..Limits::default() };
     let inspection = inspect(&command, &Options { limits, ..Options::default() }).await?;
     for warning in warnings(&inspection) {
         output::say(format_args!("warning: {warning}"));

@@ -1,4 +1,4 @@
-//! Carries out a plan.
+//! Runs hooks, and those before the backup of a pod.
 
 use bowline_plugin::ResourceIdentifier;
 
@@ -31,7 +31,8 @@ pub async fn run_pre(
     let mut outcome = PreOutcome { started: false, may_be_stored: true };
     for hook in &plan.pre {
         let began = tally.now();
-        let ended = run(cluster, &id, hook, tally).await;
+        let ended = run(cluster, &id, hook).await;
+        tally.count(ended.is_err());
         // A pod that is gone has nothing to thaw. In every other case we cannot be sure.
         if !ended.as_ref().is_err_and(|failure| failure.pod_is_gone) {
             outcome.started = true;
@@ -53,46 +54,19 @@ pub async fn run_pre(
     outcome
 }
 
-/// Runs the hooks after the backup of a pod, one after the other, all of them: to let an application
-/// go on matters more than the order. Returns whether each of them was heard of: one that was not may
-/// never have been started.
-pub async fn run_post(
-    cluster: &dyn Cluster,
-    pod: &Object,
-    plan: &Plan,
-    report: &Report,
-    tally: &Tally,
-) -> bool {
-    let id = pod.id();
-    let mut all_heard = true;
-    for hook in &plan.post {
-        let ended = run(cluster, &id, hook, tally).await;
-        tally.thaw(&id);
-        if let Err(failure) = ended {
-            all_heard &= !failure.is_unheard;
-            let text = format!(
-                "the post-hook {} failed: {}; what the pre-hooks did may last",
-                Told(hook),
-                failure.text
-            );
-            report.error(&id, text);
-        }
-    }
-    all_heard
-}
-
-struct Failure {
-    text: String,
+/// Why a hook has failed.
+pub(super) struct Failure {
+    pub(super) text: String,
     pod_is_gone: bool,
-    /// The API server did not answer, so that nobody knows whether it was started.
-    is_unheard: bool,
+    /// The API server or the node was not reached, so that nobody knows whether it was started.
+    pub(super) is_unheard: bool,
 }
 
-async fn run(
+/// Runs a hook, once.
+pub(super) async fn run(
     cluster: &dyn Cluster,
     pod: &ResourceIdentifier,
     hook: &Hook,
-    tally: &Tally,
 ) -> Result<(), Failure> {
     let exec = Exec {
         namespace: pod.namespace.clone(),
@@ -101,9 +75,7 @@ async fn run(
         command: hook.command.clone(),
         timeout: hook.timeout,
     };
-    let ended = judge(cluster.exec(&exec).await);
-    tally.count(ended.is_err());
-    ended
+    judge(cluster.exec(&exec).await)
 }
 
 fn judge(executed: Result<Executed, Error>) -> Result<(), Failure> {
@@ -113,13 +85,13 @@ fn judge(executed: Result<Executed, Error>) -> Result<(), Failure> {
         Err(error) => Err(Failure {
             text: error.to_string(),
             pod_is_gone: error.is_not_found(),
-            is_unheard: matches!(error, Error::Unreachable(_) | Error::Silent(_)),
+            is_unheard: error.is_out_of_reach(),
         }),
     }
 }
 
 /// A hook in messages, without its command.
-struct Told<'a>(&'a Hook);
+pub(super) struct Told<'a>(pub(super) &'a Hook);
 
 impl std::fmt::Display for Told<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -258,9 +258,16 @@ async fn run(spec: Value, script: Script) -> Ran {
     let now = move || Timestamp::from_second(clock.fetch_add(1, Ordering::Relaxed)).unwrap();
     let tally = Tally::new(now);
     let outcome = run_pre(&fake, &pod(), &plan, &report, &tally).await;
-    run_post(&fake, &pod(), &plan, &report, &tally).await;
+    thaw(&fake, &plan, &report, &tally).await;
     let commands = fake.execs().iter().map(|exec| exec.command.join(" ")).collect();
     Ran { outcome, commands, report, tally }
+}
+
+/// Thaws the pod, once.
+async fn thaw(fake: &Fake, plan: &Plan, report: &Report, tally: &Tally) {
+    let pod = pod();
+    let left = Thaw::new(&pod, plan).run(With { cluster: fake, report, tally }).await;
+    assert!(left.is_none(), "everything was heard of");
 }
 
 fn good() -> Executed {
@@ -300,7 +307,7 @@ async fn hooks_run_one_after_the_other_where_and_as_they_are_asked_for() {
         timeout: Duration::from_secs(seconds),
     };
     assert_eq!(fake.execs(), [exec("main", &["a"], 30), exec("side", &["b", "c"], 5)]);
-    run_post(&fake, &pod(), &plan, &report, &tally).await;
+    thaw(&fake, &plan, &report, &tally).await;
     assert_eq!(fake.execs()[2..], [exec("main", &["d"], 30)]);
     assert_eq!((report.errors(), tally.counts()), (0, (3, 0)));
 }
@@ -394,17 +401,16 @@ async fn the_freeze_lasts_from_the_first_pre_hook_to_the_end_of_the_last_post_ho
     let script: Script = |_| Ok(good());
     let pre = json!([exec("a"), exec("b")]);
     let ran = run(json!({"name": "x", "pre": pre, "post": [exec("y"), exec("z")]}), script).await;
-    let second = |second| Timestamp::from_second(second).unwrap();
-    let freeze = Freeze { from: second(100), until: Some(second(103)) };
-    assert_eq!(freeze.milliseconds(), Some(3000));
-    assert_eq!(ran.tally.take_freeze(&pod().id()), Some(freeze));
+    let windows = ran.tally.windows();
+    assert_eq!(windows.len(), 1);
+    let from = windows[0].start_timestamp.as_ref().unwrap().0;
+    assert_eq!((from.as_second(), windows[0].milliseconds), (100, 3000));
+    assert_eq!((windows[0].namespace.as_str(), windows[0].pod.as_str()), ("shop", "db"));
 
     let ran = run(json!({"name": "x", "pre": [exec("a")]}), script).await;
-    let freeze = Freeze { from: second(100), until: None };
-    assert_eq!(ran.tally.take_freeze(&pod().id()), Some(freeze));
-
+    assert_eq!(ran.tally.windows(), [], "its end is not known");
     let ran = run(json!({"name": "x", "post": [exec("z")]}), script).await;
-    assert_eq!(ran.tally.take_freeze(&pod().id()), None);
+    assert_eq!(ran.tally.windows(), [], "it was never frozen");
 }
 
 #[tokio::test]

@@ -41,7 +41,9 @@ const OF_GROUP: &str =
 /// Whether a backup may hold CSI snapshots, so that its archive must be looked into.
 pub(in crate::delete) fn hints_at(backup: &Backup, holdings: &Holdings) -> bool {
     let status = backup.status.clone().unwrap_or_default();
-    status.csi_volume_snapshots_attempted > 0 || of_csi(holdings).next().is_some()
+    status.csi_volume_snapshots_attempted > 0
+        || of_csi(holdings).next().is_some()
+        || !holdings.csi_undecided.is_empty()
 }
 
 /// What the backup says of volumes with CSI snapshots, which are still where they were taken.
@@ -63,6 +65,36 @@ pub(in crate::delete) fn taken_by(backup: &str, content: &Value, snapshot: Optio
         name == Some(&*label::value(backup))
     };
     is_of(content) && snapshot.is_none_or(is_of)
+}
+
+/// The namespace and the name of the VolumeSnapshot that a content is for.
+pub(in crate::delete) fn snapshot_of(content: &Value) -> (&str, &str) {
+    (
+        text(content, "/spec/volumeSnapshotRef/namespace"),
+        text(content, "/spec/volumeSnapshotRef/name"),
+    )
+}
+
+/// Whether a content is that of a VolumeSnapshot, by what either says of the other. Velero has bound contents
+/// to another VolumeSnapshot after the backup, and then only the first one knows.
+pub(in crate::delete) fn are_bound(content: &Value, snapshot: &Value) -> bool {
+    let own = (text(snapshot, "/metadata/namespace"), text(snapshot, "/metadata/name"));
+    let bound = text(snapshot, "/status/boundVolumeSnapshotContentName");
+    let is_named = !bound.is_empty() && bound == text(content, "/metadata/name");
+    is_named || (!own.1.is_empty() && snapshot_of(content) == own)
+}
+
+/// The contents of which nothing says whether the backup took them, and that stand for a snapshot that is not
+/// among those that it did, by their names.
+pub(in crate::delete) fn undecided(holdings: &Holdings, found: &[Content]) -> Vec<String> {
+    let contents = holdings.csi_undecided.iter().map(read);
+    let is_unknown = |content: &Content| {
+        !content.handle.is_empty()
+            && !found
+                .iter()
+                .any(|known| known.handle == content.handle && known.driver == content.driver)
+    };
+    contents.filter(is_unknown).map(|content| content.name).collect()
 }
 
 /// The CSI snapshots of a backup, each once; and what is not known well enough to be deleted, by what
@@ -89,11 +121,16 @@ pub(in crate::delete) fn contents(
         let (handle, driver) = (info.snapshot_handle, info.driver);
         let is_known = handles.contains(&handle) || known.contains(&info.vsc_name);
         if !handle.is_empty() && !driver.is_empty() {
-            let content = found.entry((driver.clone(), handle.clone())).or_insert(Content {
-                name: info.vsc_name,
-                driver,
-                handle,
-                ..Content::default()
+            let content = found.entry((driver.clone(), handle.clone())).or_insert_with(|| {
+                let mut undecided = holdings.csi_undecided.iter().map(read);
+                // It is decided by this, and knows more.
+                let same = undecided.find(|one| one.driver == driver && one.handle == handle);
+                same.unwrap_or(Content {
+                    name: info.vsc_name,
+                    driver,
+                    handle,
+                    ..Content::default()
+                })
             });
             content.volume = name_of(volume);
             if content.group.is_empty() {
@@ -218,6 +255,46 @@ mod tests {
         assert_eq!(found, expected);
         // What a snapshot is called, or whose it is, is not said.
         assert_eq!(unknown, ["three", "four"]);
+    }
+
+    #[test]
+    fn what_is_said_of_a_volume_decides_about_a_content_too() {
+        let undecided = ["s1", "s2", ""]
+            .map(|handle| content(&format!("vsc-{handle}"), &json!({"snapshotHandle": handle})));
+        let holdings = Holdings {
+            csi_undecided: undecided.to_vec(),
+            volumes: Some(vec![volume("one", &info("s1", "a.driver", "vsc-s1"))]),
+            ..Holdings::default()
+        };
+        let (found, unknown) = contents(&holdings, |volume| volume.pvc_name.clone());
+        assert_eq!((found.len(), unknown.len()), (1, 0));
+        assert_eq!((found[0].handle.as_str(), found[0].volume.as_str()), ("s1", "one"));
+        assert_eq!(found[0].annotations.len(), 1, "its secret is known");
+        assert_eq!(super::undecided(&holdings, &found), ["vsc-s2"]);
+    }
+
+    #[test]
+    fn a_content_is_known_to_its_snapshot_or_the_other_way_round() {
+        let snapshot = |name: &str, bound: &str| {
+            json!({
+                "metadata": {"namespace": "shop", "name": name},
+                "status": {"boundVolumeSnapshotContentName": bound},
+            })
+        };
+        let content = json!({
+            "metadata": {"name": "vsc"},
+            "spec": {"volumeSnapshotRef": {"namespace": "shop", "name": "vs"}},
+        });
+        for (snapshot, expected) in [
+            (snapshot("vs", "vsc"), true),
+            (snapshot("vs", ""), true),
+            (snapshot("other", "vsc"), true),
+            (snapshot("other", "other"), false),
+            (json!({"metadata": {"namespace": "blog", "name": "vs"}}), false),
+        ] {
+            assert_eq!(are_bound(&content, &snapshot), expected, "{snapshot}");
+        }
+        assert!(!are_bound(&json!({}), &json!({})));
     }
 
     #[test]

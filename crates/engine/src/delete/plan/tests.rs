@@ -202,22 +202,76 @@ fn files_that_an_earlier_try_deleted_are_not_missed() {
     assert!(plan(&ours(), &Holdings { record, ..holdings }).is_ok());
 }
 
+/// Which uid, phase, beginning and end a Backup or a record has, and which uid was noted.
+type Facts = (&'static str, &'static str, &'static str, &'static str, Option<&'static str>);
+
+fn known_as((uid, phase, began, ended, noted): Facts) -> Backup {
+    let mut backup = backup(uid, phase, began);
+    let status = backup.status.as_mut().unwrap();
+    status.completion_timestamp = (!ended.is_empty()).then(|| read(json!(ended)));
+    let noted = noted.map(|noted| (annotation::RECORD_UID.to_owned(), noted.to_owned()));
+    backup.metadata.annotations = noted.map(|noted| [noted].into());
+    backup
+}
+
 #[test]
 fn files_of_another_backup_with_the_same_name_stay() {
-    let copy = json!({"metadata": {"name": "c"}, "spec": {}, "status": {"snapshotID": "k"}});
-    let plan = |ours: Backup, record: Backup| {
-        let holdings = Holdings {
-            record: Some(record),
-            pod_volume_backups: vec![read(copy.clone())],
-            ..Holdings::default()
-        };
-        plan(&ours, &holdings).map(|plan| plan.files)
+    const END: &str = "2026-01-02T03:05:00Z";
+    const LATER: &str = "2026-01-02T03:05:01Z";
+    const FRACTION: &str = "2026-01-02T03:05:00.7Z";
+    let theirs: Facts = ("v", "Completed", DAY, END, None);
+    let going: Facts = ("v", "Deleting", DAY, END, None);
+    let nameless: Facts = ("", "Completed", DAY, END, None);
+    let exact: Facts = ("v", "Completed", DAY, FRACTION, None);
+    for (what, ours, record, expected) in [
+        ("the same", ("v", "Completed", DAY, END, None), theirs, Files::Own),
+        ("the same, at whatever times", ("v", "Failed", LATER, LATER, None), theirs, Files::Own),
+        ("taken in", ("u", "Completed", DAY, END, Some("v")), theirs, Files::Own),
+        ("taken in, before it expired", ("u", "Failed", DAY, "", Some("v")), theirs, Files::Own),
+        ("taken in, without a uid", ("u", "Failed", DAY, END, Some("")), nameless, Files::Own),
+        ("replaced since", ("u", "Completed", DAY, END, Some("w")), theirs, Files::OfAnother),
+        ("not noted", ("u", "Completed", DAY, END, None), theirs, Files::Own),
+        ("not noted, and cut", ("u", "Completed", DAY, END, None), exact, Files::Own),
+        ("not noted, and going here", ("u", "Deleting", DAY, END, None), theirs, Files::Own),
+        ("not noted, and going there", ("u", "Completed", DAY, END, None), going, Files::Own),
+        // The same schedule in two clusters: ours has failed, since theirs was there.
+        ("the same second", ("u", "Failed", DAY, DAY, None), theirs, Files::OfAnother),
+        ("the same seconds", ("u", "Failed", DAY, END, None), theirs, Files::OfAnother),
+        ("another end", ("u", "Completed", DAY, LATER, None), theirs, Files::OfAnother),
+        ("another beginning", ("u", "Completed", END, END, None), theirs, Files::OfAnother),
+        ("no end", ("u", "Completed", DAY, "", None), theirs, Files::OfAnother),
+        ("going, with another end", ("u", "Deleting", DAY, DAY, None), theirs, Files::OfAnother),
+    ] {
+        assert_eq!(whose(&known_as(ours), &known_as(record)), expected, "{what}");
+    }
+    let never = Backup { status: None, ..ours() };
+    let record = Backup { status: None, ..known_as(theirs) };
+    assert_eq!(whose(&never, &record), Files::OfAnother, "nothing is said of either");
+}
+
+#[test]
+fn nothing_is_deleted_of_what_another_backup_of_the_same_name_holds() {
+    let holdings = Holdings {
+        record: Some(backup("v", "Completed", DAY)),
+        snapshots: vec![snapshot("aws", "s1", "Completed")],
+        ..Holdings::default()
     };
-    let later = "2026-01-02T03:04:06Z";
-    // Another one, which holds what it holds.
-    let other = plan(backup("u", "Failed", later), backup("v", "Completed", DAY));
-    assert_eq!(other, Ok(Files::OfAnother));
-    // Taken in from the bucket under a new uid; and the same one, whatever happened to its times.
-    assert!(plan(backup("u", "Completed", DAY), backup("v", "Completed", DAY)).is_err());
-    assert!(plan(backup("u", "Completed", later), backup("u", "Completed", DAY)).is_err());
+    let nothing = Plan { files: Files::OfAnother, snapshots: Vec::new(), csi: Vec::new() };
+    assert_eq!(plan(&backup("u", "Failed", DAY), &holdings), Ok(nothing));
+    let taken_in = plan(&backup("u", "Completed", DAY), &holdings).unwrap();
+    assert_eq!((taken_in.files, taken_in.snapshots.len()), (Files::Own, 1));
+}
+
+#[test]
+fn a_snapshot_that_a_user_may_have_taken_speaks_against_a_deletion() {
+    let content = json!({
+        "metadata": {"name": "vsc-1"}, "spec": {"driver": "a.driver"},
+        "status": {"snapshotHandle": "s1"},
+    });
+    let holdings = Holdings { csi_undecided: vec![content], ..Holdings::default() };
+    let reason = reason(&ours(), &holdings);
+    assert!(reason.contains("whether it took them") && reason.contains("vsc-1"), "{reason}");
+    // An earlier try has deleted what would say so, and the snapshots before that.
+    let plan = plan(&backup("u", "Deleting", DAY), &holdings).unwrap();
+    assert_eq!(plan.csi, []);
 }

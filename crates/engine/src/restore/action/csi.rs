@@ -122,9 +122,14 @@ pub(in crate::restore) fn actions(csi: &Arc<Csi>) -> Vec<Named<dyn RestoreItemAc
     actions.into_iter().filter_map(named).collect()
 }
 
-/// What a VolumeSnapshot of the backup, or its content, is called in this restore, as in Velero.
-pub(in crate::restore) fn name_in_restore(restore: &str, snapshot: &str) -> String {
-    digest(format!("{restore}/{snapshot}").as_bytes())
+/// What a VolumeSnapshot of the backup, or its content, is called in this restore. Contents live in no
+/// namespace, so that the one of the VolumeSnapshot counts, which it does not in Velero.
+pub(in crate::restore) fn name_in_restore(
+    restore: &str,
+    namespace: &str,
+    snapshot: &str,
+) -> String {
+    digest(format!("{restore}/{namespace}/{snapshot}").as_bytes())
 }
 
 #[cfg(test)]

@@ -18,8 +18,8 @@ use tokio::time::Instant;
 
 use super::super::filter::{self, Reason, Verdict};
 use super::super::note::{Acted, Shown};
-use super::super::reset;
 use super::super::volume::{self, Shape};
+use super::super::{origin, reset};
 use super::{Why, Working};
 use crate::item::Object;
 use crate::journal::Intent;
@@ -381,13 +381,13 @@ impl Working<'_> {
     /// Modifiers, namespace and labels; and what the item is by now.
     fn finish(
         &mut self,
-        kind: &GroupResource,
+        stored: &GroupResource,
         value: &mut Value,
         target: &str,
     ) -> Result<(), String> {
         let Self { context, world, id, .. } = *self;
         if let Some(modifiers) = &context.request.modifiers {
-            for error in modifiers.apply(kind, value) {
+            for error in modifiers.apply(stored, value) {
                 context.report.error(id, format!("a resource modifier failed: {error}"));
             }
         }
@@ -402,7 +402,15 @@ impl Working<'_> {
         let resource = world.versions.of_kind(&api_version, &kind).map_err(|e| e.to_string())?;
         let namespace =
             if resource.is_namespaced { text("/metadata/namespace") } else { String::new() };
-        self.target = Some((resource, namespace, text("/metadata/name")));
+        let name = text("/metadata/name");
+        let is_elsewhere = name != id.name || resource.id != *stored;
+        let is_restored = |other: &ResourceIdentifier| {
+            let place = world.filter.place(stored, &other.namespace, &other.name);
+            place.is_restore() && context.contents.has(other)
+        };
+        let has_note = is_elsewhere || context.shared.has_rival(id, target, is_restored);
+        origin::note(value, has_note.then_some(id));
+        self.target = Some((resource, namespace, name));
         Ok(())
     }
 

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bowline_api::location::LocationPhase;
-use bowline_api::{Backup, BackupStorageLocation, BackupStorageLocationStatus, Restore};
+use bowline_api::{
+    Backup, BackupPhase, BackupStorageLocation, BackupStorageLocationStatus, Restore,
+};
 use bowline_plugin::{
     Code, Encoded, Error, Item, ResourceSelector, RestoreItemAction, RestoreOutput,
     Result as Answer, Wait,
@@ -198,6 +200,7 @@ fn request(spec: Value) -> Request {
     restore.spec.backup_name = "b".into();
     let mut backup = Backup::default();
     backup.metadata.name = Some("b".into());
+    backup.status.get_or_insert_default().phase = Some(BackupPhase::Completed);
     let status = BackupStorageLocationStatus {
         phase: Some(LocationPhase::Available),
         ..BackupStorageLocationStatus::default()

@@ -2,7 +2,9 @@ use std::io::Write as _;
 use std::time::Duration;
 
 use bowline_api::location::LocationPhase;
-use bowline_api::{Backup, BackupStorageLocation, BackupStorageLocationStatus, Restore};
+use bowline_api::{
+    Backup, BackupPhase, BackupStorageLocation, BackupStorageLocationStatus, Restore,
+};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::json;
@@ -44,6 +46,7 @@ fn request(spec: Value, modifiers: &str) -> Request {
     restore.spec.backup_name = "b".into();
     let mut backup = Backup::default();
     backup.metadata.name = Some("b".into());
+    backup.status.get_or_insert_default().phase = Some(BackupPhase::Completed);
     let status = BackupStorageLocationStatus {
         phase: Some(LocationPhase::Available),
         ..BackupStorageLocationStatus::default()
@@ -253,6 +256,43 @@ async fn a_modifier_that_fails_is_an_error_of_the_plan() {
     let errors = &plan.results.errors.namespaces["shop"];
     assert!(errors[0].starts_with("configmaps/a: a resource modifier failed: "), "{errors:?}");
     assert!(plan.would_fail());
+}
+
+#[tokio::test]
+async fn items_that_come_to_the_same_place_are_told() {
+    let claim = |namespace: &str| {
+        let mut claim = object("v1", "PersistentVolumeClaim", namespace, "data");
+        claim["spec"] = json!({"volumeName": "pv"});
+        claim
+    };
+    let objects = [
+        ("persistentvolumeclaims", claim("a")),
+        ("persistentvolumeclaims", claim("b")),
+        ("configmaps", config_map("a", "x", "a")),
+        ("configmaps", config_map("b", "x", "b")),
+        ("configmaps", config_map("b", "own", "b")),
+    ];
+    let beside = "configmaps/a/x is restored to the same place, and would stay as it is";
+    let replaces = "it would replace configmaps/a/x, which is restored to the same place";
+    for (policy, verdict) in
+        [("none", format!("Skip: {beside}")), ("update", format!("Update: {replaces}"))]
+    {
+        let fake = Fake::usual().with(namespace("c"));
+        let spec =
+            json!({"namespaceMapping": {"a": "c", "b": "c"}, "existingResourcePolicy": policy});
+        let plan = plan_of(fake, request(spec, ""), &objects).await;
+        let expected = [
+            "persistentvolumeclaims/a/data Create".to_owned(),
+            "persistentvolumeclaims/b/data Refuse: its data was not restored: its place is taken by \
+             persistentvolumeclaims/a/data, which this restore has put there; restore it by itself \
+             into another namespace"
+                .to_owned(),
+            "configmaps/a/x Create".to_owned(),
+            "configmaps/b/own Create".to_owned(),
+            format!("configmaps/b/x {verdict}"),
+        ];
+        assert_eq!(told(&plan), expected);
+    }
 }
 
 #[tokio::test]

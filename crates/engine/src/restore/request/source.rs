@@ -64,6 +64,36 @@ pub(super) fn find(
     }
 }
 
+/// Checks that the archive of the backup is whole. Velero does not, and fails in the middle of the run,
+/// or restores what has not been deleted yet. One whose plugins still work has its archive in the
+/// bucket, and is restored as in Velero.
+pub(super) fn check_phase(backup: &Backup) -> Result<(), String> {
+    use BackupPhase as Phase;
+    let name = backup.metadata.name.as_deref().unwrap_or_default();
+    let phase = backup.status.as_ref().and_then(|status| status.phase.as_ref());
+    match phase.unwrap_or(&Phase::New) {
+        Phase::Deleting => {
+            Err(format!("The backup {name} is being deleted, cannot restore from it"))
+        }
+        phase @ (Phase::New | Phase::Queued | Phase::ReadyToStart | Phase::InProgress) => {
+            Err(format!(
+                "The backup {name} is still {}, cannot restore from it before all its objects are \
+                 in the storage location",
+                phase.as_str()
+            ))
+        }
+        Phase::WaitingForPluginOperations
+        | Phase::WaitingForPluginOperationsPartiallyFailed
+        | Phase::Finalizing
+        | Phase::FinalizingPartiallyFailed
+        | Phase::Completed
+        | Phase::PartiallyFailed
+        | Phase::Failed
+        | Phase::FailedValidation
+        | Phase::Other(_) => Ok(()),
+    }
+}
+
 /// Checks that the backup can be read.
 pub(super) fn check_location(
     backup: &Backup,

@@ -432,6 +432,56 @@ fn of_a_schedule_the_latest_completed_backup_is_taken() {
 }
 
 #[test]
+fn a_backup_without_a_whole_archive_is_not_restored() {
+    let still = |phase: &str| {
+        format!(
+            "The backup b is still {phase}, cannot restore from it before all its objects are in \
+             the storage location"
+        )
+    };
+    let going = "The backup b is being deleted, cannot restore from it".to_owned();
+    for (phase, expected) in [
+        (None, Some(still("New"))),
+        (Some("New"), Some(still("New"))),
+        (Some("Queued"), Some(still("Queued"))),
+        (Some("ReadyToStart"), Some(still("ReadyToStart"))),
+        (Some("InProgress"), Some(still("InProgress"))),
+        (Some("WaitingForPluginOperations"), None),
+        (Some("WaitingForPluginOperationsPartiallyFailed"), None),
+        (Some("Finalizing"), None),
+        (Some("FinalizingPartiallyFailed"), None),
+        (Some("Completed"), None),
+        (Some("PartiallyFailed"), None),
+        (Some("Failed"), None),
+        (Some("FailedValidation"), None),
+        (Some("Teleported"), None),
+        (Some("Deleting"), Some(going)),
+    ] {
+        let of_phase = |facts: &mut Facts| {
+            let mut backup = backup("b", BackupPhase::Completed, None);
+            backup.status.as_mut().unwrap().phase = phase.map(BackupPhase::from);
+            facts.backups = Ok(vec![backup]);
+        };
+        let refused = prepared(|_, facts| of_phase(facts)).outcome.err();
+        assert_eq!(refused, expected.clone().map(|text| vec![text]), "{phase:?}");
+
+        // That it cannot be read at all is told first, as it always was.
+        let unavailable = errors(|_, facts| {
+            of_phase(facts);
+            facts.location = Lookup::Found(location(None));
+        });
+        assert_eq!(unavailable, ["The BSL main is unavailable, cannot retrieve the backup"]);
+
+        // A restore that has begun goes on.
+        let begun = prepared(|restore, facts| {
+            of_phase(facts);
+            restore.status.get_or_insert_default().phase = Some(RestorePhase::InProgress);
+        });
+        assert!(begun.outcome.is_ok(), "{phase:?}");
+    }
+}
+
+#[test]
 fn a_restore_that_has_begun_can_be_prepared_again() {
     let first = prepared(|restore, _| by_schedule(restore)).restore;
     let mut begun = first.clone();

@@ -66,7 +66,7 @@ fn origin_of_claim(
     backed_up: &Value,
     value: &Value,
 ) -> Option<Origin> {
-    let snapshot = snapshot_of(context, backed_up, value)?;
+    let snapshot = snapshot_of(context, &id.namespace, backed_up, value)?;
     Some(Origin { id: csi::object(SNAPSHOTS, &id.namespace, snapshot), kind: "VolumeSnapshot" })
 }
 
@@ -78,10 +78,16 @@ fn origin_of_snapshot(backed_up: &Value) -> Option<Origin> {
 
 /// The VolumeSnapshot of the backup that a claim is made from, unless somebody has made it something
 /// else.
-fn snapshot_of<'a>(context: &Context, backed_up: &'a Value, value: &Value) -> Option<&'a str> {
+fn snapshot_of<'a>(
+    context: &Context,
+    namespace: &str,
+    backed_up: &'a Value,
+    value: &Value,
+) -> Option<&'a str> {
     let noted = annotated(backed_up, label::VOLUME_SNAPSHOT_NAME)?;
     let source = csi::data_source(value)?;
-    (source == csi::name_in_restore(context.request.uid.as_str(), noted)).then_some(noted)
+    let name = csi::name_in_restore(context.request.uid.as_str(), namespace, noted);
+    (source == name).then_some(noted)
 }
 
 /// Follows a claim that is in the cluster until it has its volume, if that is made at once. What is
@@ -97,9 +103,9 @@ pub(in crate::restore) async fn follow(
     let backed_up = context.contents.read(&kind, None, &id.namespace, &id.name);
     let backed_up = backed_up.ok().and_then(|item| item.parse::<Value>().ok());
     let (Some(backed_up), Ok(claim)) = (backed_up, created.item.parse::<Value>()) else { return };
-    let Some(snapshot) = snapshot_of(context, &backed_up, &claim) else { return };
+    let Some(snapshot) = snapshot_of(context, &id.namespace, &backed_up, &claim) else { return };
     let Ok(source) = context.csi.source(&id.namespace, snapshot) else { return };
-    let vsc_name = csi::name_in_restore(context.request.uid.as_str(), snapshot);
+    let vsc_name = csi::name_in_restore(context.request.uid.as_str(), &id.namespace, snapshot);
     context.volume_outcomes.claimed(RestoreVolumeInfo {
         pvc_namespace: created.namespace.clone(),
         pvc_name: created.name.clone(),

@@ -4,17 +4,18 @@ use std::collections::BTreeSet;
 
 use bowline_api::label;
 use bowline_engine::backup::csi::{self, Left, Reach, Target};
+use bowline_engine::cluster::ApiServer;
+use bowline_engine::operation::record::Of;
 use bowline_engine::operation::{Operation, State};
 use bowline_engine::report::{About, Report};
 use bowline_plugin::ResourceIdentifier;
 use bowline_store::BackupStore;
 use bowline_store::file::BackupVolumeInfo;
 
+use super::clean::told_left;
 use super::wait::bucket;
 use super::{Course, WorkError};
-
-/// How many snapshots are named that are left over.
-const NAMED: usize = 5;
+use crate::server::Context;
 
 /// Why nothing can be done about snapshots where their API is gone.
 const NOT_SERVED: &str = "the cluster does not serve VolumeSnapshots any more";
@@ -23,24 +24,7 @@ impl Course<'_> {
     /// Deletes CSI snapshots of a backup that is not to be, or that have failed. Returns those that could
     /// not be deleted, which are told.
     pub(super) async fn discard_csi(&self, targets: &[Target], report: &Report) -> Left {
-        if targets.is_empty() {
-            return Left::default();
-        }
-        tracing::info!(snapshots = targets.len(), "CSI snapshots of the backup are deleted");
-        let cluster = self.cluster();
-        match Reach::discover(&*cluster, self.of()).await {
-            Ok(Some(reach)) => csi::discard_or_tell(&reach, targets, report).await,
-            Ok(None) => {
-                let text = format!("its CSI snapshots could not be deleted: {NOT_SERVED}");
-                report.error(About::Run, text);
-                targets.to_vec().into()
-            }
-            Err(error) => {
-                let text = format!("its CSI snapshots could not be deleted: {error}");
-                report.error(About::Run, text);
-                targets.to_vec().into()
-            }
-        }
+        discard(self.context, self.of(), targets, report).await
     }
 
     /// Deletes the CSI snapshots of a backup that ends without a record, since nothing leads to them then.
@@ -48,7 +32,7 @@ impl Course<'_> {
     pub(super) async fn abandon_csi(&self, operations: &[Operation]) -> String {
         let targets: Vec<Target> = operations.iter().filter_map(Target::of_operation).collect();
         let left = self.discard_csi(&targets, &Report::default()).await;
-        told_left(&left.iter().cloned().collect::<Vec<_>>())
+        told_left(&left.iter().map(ToString::to_string).collect::<Vec<_>>())
     }
 
     /// What is to be told of the CSI snapshots of a backup of which it is not known whether it has a record:
@@ -86,7 +70,15 @@ impl Course<'_> {
     /// Removes the objects of CSI snapshots that are kept. What is left of them harms nobody but whoever
     /// reads the list, so a failure is told in the log and no more.
     pub(super) async fn release_csi(&self, store: &BackupStore) -> Result<(), WorkError> {
-        let (operations, _, _) = self.operations(store).await?;
+        let operations = match self.operations(store).await {
+            Ok(known) => known.operations,
+            // The backup is over, whether or not they can be named.
+            Err(WorkError::Refused(reason)) => {
+                tracing::warn!("VolumeSnapshots may be left in the cluster: {reason}");
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
         let (kept, _) = csi::targets(&operations);
         if kept.is_empty() {
             return Ok(());
@@ -113,19 +105,30 @@ impl Course<'_> {
             return Ok(Vec::new());
         }
         let infos = bucket(store.get::<Vec<BackupVolumeInfo>>(&self.name).await)?;
-        Ok(infos.unwrap_or_default())
+        Ok(infos.found().unwrap_or_default())
     }
 }
 
-/// Names the first few of what is left over.
-fn told_left(left: &[Target]) -> String {
-    if left.is_empty() {
-        return String::new();
+/// Deletes CSI snapshots of a backup that is not to be, or that have failed. Returns those that could not be
+/// deleted, which are told.
+pub(super) async fn discard(
+    context: &Context,
+    of: Of<'_>,
+    targets: &[Target],
+    report: &Report,
+) -> Left {
+    if targets.is_empty() {
+        return Left::default();
     }
-    let some: Vec<String> = left.iter().take(NAMED).map(ToString::to_string).collect();
-    let more = left.len().saturating_sub(NAMED);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    format!("; and {}{more} could not be deleted", some.join(", "))
+    tracing::info!(snapshots = targets.len(), "CSI snapshots of the backup are deleted");
+    let cluster = ApiServer::new(context.client.clone(), context.options.client_page_size);
+    let reason = match Reach::discover(&cluster, of).await {
+        Ok(Some(reach)) => return csi::discard_or_tell(&reach, targets, report).await,
+        Ok(None) => NOT_SERVED.to_owned(),
+        Err(error) => error.to_string(),
+    };
+    report.error(About::Run, format!("its CSI snapshots could not be deleted: {reason}"));
+    targets.to_vec().into()
 }
 
 /// Operations whose snapshots are lost have failed. Each is told of its claim.
@@ -231,23 +234,6 @@ mod tests {
         let items = without_failed(items, &operations, &[info("a"), info("b")]);
         let expected = [item("volumesnapshots", "a"), item("persistentvolumeclaims", "b")];
         assert_eq!(items, expected.into());
-    }
-
-    #[test]
-    fn what_is_left_over_is_named_and_not_all_of_it() {
-        assert_eq!(told_left(&[]), "");
-        let left: Vec<Target> = (0..7)
-            .map(|number| Target {
-                namespace: "shop".to_owned(),
-                name: format!("vs-{number}"),
-                is_group: number == 1,
-            })
-            .collect();
-        assert_eq!(
-            told_left(&left[..2]),
-            "; and the VolumeSnapshot shop/vs-0, the VolumeGroupSnapshot shop/vs-1 could not be deleted"
-        );
-        assert!(told_left(&left).contains("shop/vs-4 and 2 more"), "{}", told_left(&left));
     }
 
     #[test]

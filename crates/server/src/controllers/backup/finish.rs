@@ -18,7 +18,7 @@ use jiff::Timestamp;
 use super::commit::{Conclusion, Recorded, commit};
 use super::csi::without_failed;
 use super::volumes::Resources;
-use super::wait::bucket;
+use super::wait::{Contents, Recalled, bucket};
 use super::{Course, Then, WorkError, canceled_status, failed, recover};
 use crate::controllers::run::patiently;
 use crate::story::one_line;
@@ -44,7 +44,8 @@ impl Course<'_> {
             self.clean_up_recorded(&store).await?;
             return Ok(Then::Gone);
         }
-        let (mut operations, own, report) = self.operations(&store).await?;
+        let Recalled { mut operations, own, report, unreadable } = self.operations(&store).await?;
+        let own = (!unreadable.own).then_some(own);
         let infos = self.csi_infos(&store, &operations).await?;
         if !self.kit.cancel.is_cancelled() {
             self.keep_csi(&mut operations, &infos, &report).await?;
@@ -78,29 +79,24 @@ impl Course<'_> {
         Ok(Then::Over(Box::new(status)))
     }
 
-    /// Writes what became of the volumes of the backup, and of their snapshots.
+    /// Writes what became of the volumes of the backup, and of their snapshots. Files that cannot be read are
+    /// left as they are; `own` is none if ours is one of those.
     async fn settle_volumes(
         &self,
         store: &BackupStore,
         operations: &[Operation],
-        own: Own,
+        own: Option<Own>,
         is_canceled: bool,
         report: &Report,
     ) -> Result<(), WorkError> {
-        let read = store.get::<Vec<Snapshot>>(&self.name).await;
-        if let Err(error) = &read
-            && !error.is_retryable()
-        {
-            let text = format!("the list of its snapshots cannot be read: {}", one_line(error));
-            report.error(About::Run, text);
-        }
-        let snapshots = bucket(read)?.unwrap_or_default();
+        let (snapshots, has_snapshots) =
+            told(bucket(store.get::<Vec<Snapshot>>(&self.name).await)?, "its snapshots", report);
         let by_csi: Vec<Target> = operations.iter().filter_map(Target::of_operation).collect();
         if snapshots.is_empty() && by_csi.is_empty() {
             return Ok(());
         }
-        let mut infos =
-            bucket(store.get::<Vec<BackupVolumeInfo>>(&self.name).await)?.unwrap_or_default();
+        let infos = bucket(store.get::<Vec<BackupVolumeInfo>>(&self.name).await)?;
+        let (mut infos, has_infos) = told(infos, "its volumes", report);
         let resources = Resources::new(self.context, &self.backup);
         resources.learn(&infos);
         resources.show(operations).await;
@@ -123,11 +119,17 @@ impl Course<'_> {
         };
         let kept: Vec<Operation> =
             operations.iter().filter(|one| is_kept(&one.item.name)).cloned().collect();
-        let own = finalize::own(&kept, own.freeze_windows);
+        let own = own.map(|own| finalize::own(&kept, own.freeze_windows));
         let written = patiently(|| async {
-            store.put(&self.name, &own).await?;
-            store.put(&self.name, &snapshots).await?;
-            store.put(&self.name, &infos).await?;
+            if let Some(own) = &own {
+                store.put(&self.name, own).await?;
+            }
+            if has_snapshots {
+                store.put(&self.name, &snapshots).await?;
+            }
+            if has_infos {
+                store.put(&self.name, &infos).await?;
+            }
             store.put(&self.name, &shown).await
         });
         written.await.map_err(|error| WorkError::Bucket(one_line(&error)))?;
@@ -170,7 +172,7 @@ impl Course<'_> {
     /// Lets the log go on from what an earlier process has written of it.
     pub(super) async fn recall_log(&self, store: &BackupStore) -> Result<(), WorkError> {
         if self.kit.wants_log()
-            && let Some(log) = bucket(store.log(&self.name).await)?
+            && let Contents::Found(log) = bucket(store.log(&self.name).await)?
         {
             self.kit.log.go_on_from(&log);
         }
@@ -186,5 +188,34 @@ impl Course<'_> {
             tracing::warn!("the end of the log cannot be written: {}", one_line(&error));
         }
         Ok(())
+    }
+}
+
+/// A list of a backup, and whether it may be written anew. One that cannot be read is told, and may not.
+fn told<T>(contents: Contents<Vec<T>>, what: &str, report: &Report) -> (Vec<T>, bool) {
+    match contents {
+        Contents::Found(list) => (list, true),
+        Contents::Absent => (Vec::new(), true),
+        Contents::Unreadable(reason) => {
+            report.error(About::Run, format!("the list of {what} cannot be read: {reason}"));
+            (Vec::new(), false)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_that_cannot_be_read_is_told_and_not_written_anew() {
+        let report = Report::default();
+        assert_eq!(told(Contents::Found(vec![1]), "its snapshots", &report), (vec![1], true));
+        assert_eq!(told(Contents::<Vec<u8>>::Absent, "its snapshots", &report), (vec![], true));
+        assert_eq!(report.errors(), 0);
+        let unreadable = Contents::<Vec<u8>>::Unreadable("no JSON".to_owned());
+        assert_eq!(told(unreadable, "its snapshots", &report), (vec![], false));
+        let told = serde_json::to_string(&report.results()).unwrap();
+        assert!(told.contains("its snapshots") && told.contains("no JSON"), "{told}");
     }
 }

@@ -4,7 +4,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use bowline_api::{Backup, BackupStatus};
-use bowline_engine::backup::csi::Follower;
+use bowline_engine::backup::csi::{Follower, Left};
 use bowline_engine::backup::request::Request;
 use bowline_engine::backup::{
     self, Fatal, Progress, Recovery, Taken, ThawError, finalize, replace,
@@ -15,20 +15,28 @@ use bowline_engine::operation::{Board, Operation};
 use bowline_engine::point::{self, Point};
 use bowline_engine::report::Report;
 use bowline_plugin::Encoded;
+use bowline_plugin_host as plugin_host;
 use bowline_store::BackupStore;
+use bowline_store::file::Snapshot;
 use jiff::Timestamp;
+use kube::ResourceExt as _;
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
+use super::clean::{named as named_snapshot, tell_left, told_left};
 use super::commit::commit;
 use super::volumes::{Askers, Resources};
 use super::{Course, Then, WorkError, canceled_status, failed, recover, with_conditions};
+use crate::controllers::kit::{self, NotNoted};
 use crate::controllers::operations::{Actions, Followed, Nobody, follow, tell_failed};
 use crate::controllers::run::{Items, named, patiently, show_progress, until_over};
 use crate::controllers::timed;
 use crate::events::Milestone;
 use crate::patch;
 use crate::queue::Reach;
+use crate::server::Context;
 use crate::story::one_line;
+use crate::unlisted;
 
 /// How many LISTs one backup makes at a time.
 const CONNECTIONS: usize = 4;
@@ -39,10 +47,8 @@ impl Course<'_> {
     pub(super) async fn resume(&self, recovered: Recovered) -> Result<Then, WorkError> {
         let report = Report::default();
         let cluster = self.cluster();
-        let thawed =
-            backup::thaw_left(&*cluster, &self.backup, &recovered, &*self.kit.journal, &report)
-                .await;
-        match thawed {
+        let journal = &self.kit.journal;
+        match kit::thaw(&*cluster, &self.backup, &recovered, journal, &report).await {
             Ok(()) => {}
             Err(error @ (ThawError::Cluster(_) | ThawError::Journal(_))) => {
                 return Err(WorkError::Thaw(one_line(&error)));
@@ -107,10 +113,20 @@ impl Course<'_> {
         recovery: Recovery,
     ) -> Result<Then, WorkError> {
         let _held = self.context.runs.hold(&self.backup, Some(reach));
-        self.kit.note_attempt().await.map_err(WorkError::Thaw)?;
+        if let Err(NotNoted { reason, is_for_good }) = self.kit.note_attempt().await {
+            if !is_for_good {
+                return Err(WorkError::Thaw(reason));
+            }
+            let reason = format!("it cannot go on: {reason}");
+            return self.give_up(reason, &recovery.recovered, &store).await;
+        }
         let is_last = recovery.recovered.attempts + 1 >= ATTEMPTS;
+        unlisted::tell(self.context.host.registry().unlisted(), &recovery.report);
         let (mut taken, is_there) = Box::pin(self.take(request, store.clone(), recovery)).await;
         tell(&taken);
+        if taken.leaves_frozen {
+            self.kit.leave_frozen();
+        }
         if let Ok(archive) = &taken.archive {
             self.context.metrics.archive_written(&self.backup, archive.bytes);
         }
@@ -128,8 +144,9 @@ impl Course<'_> {
                 self.stop_operations(&mut taken.operations).await;
                 let by_csi = taken.csi_targets();
                 if is_other {
-                    self.discard(taken.snapshots, &taken.report).await;
-                    self.discard_csi(&by_csi, &taken.report).await;
+                    let snapshots = self.discard(taken.snapshots, &taken.report).await;
+                    let by_csi = self.discard_csi(&by_csi, &taken.report).await;
+                    tell_left(&snapshots, &by_csi);
                 } else {
                     self.clean_up(&store, taken.snapshots, &by_csi).await;
                 }
@@ -155,6 +172,10 @@ impl Course<'_> {
             _ => finalize::status(&self.backup, &taken),
         };
         if let Some(left) = left_by_csi {
+            if is_other {
+                // There will be no results to tell it in.
+                status.failure_reason.push_str(&told(&taken.snapshots, &left));
+            }
             // One that was taken and deleted again is none that a deletion would have to find.
             let left = i64::try_from(left.iter().count()).unwrap_or(i64::MAX);
             let completed = &mut status.csi_volume_snapshots_completed;
@@ -165,9 +186,7 @@ impl Course<'_> {
 
     /// Who asks about the operations of the backup.
     pub(super) fn askers<'a>(&'a self, resources: &'a Resources<'a>) -> Askers<'a> {
-        let actions = Actions::new(self.actions(), self.backup.clone());
-        let follower = Follower::new(self.cluster(), self.name.as_str());
-        Askers::new(actions, follower, self.context, resources)
+        askers(self.context, &self.kit.plugins, &self.backup, resources)
     }
 
     pub(super) fn cluster(&self) -> Arc<ApiServer> {
@@ -221,20 +240,7 @@ impl Course<'_> {
 
     /// Tells operations to stop that nobody will wait for, and notes what came of that.
     pub(super) async fn stop_operations(&self, operations: &mut Vec<Operation>) {
-        if operations.is_empty() {
-            return;
-        }
-        let board = Arc::new(Board::new(std::mem::take(operations)));
-        let resources = Resources::new(self.context, &self.backup);
-        let asker = self.askers(&resources);
-        let canceled = self.kit.cancel.child_token();
-        canceled.cancel();
-        let uid = self.kit.uid.as_str();
-        let followed = follow(self.context, uid, &board, &asker, &canceled, &Nobody).await;
-        if followed == Followed::Stopped {
-            tracing::warn!("operations may go on, because the server ends");
-        }
-        *operations = board.operations();
+        stop_operations(self.context, &self.kit.plugins, &self.backup, operations).await;
     }
 
     /// Writes the files of a backup; of one that has failed, the commit record as well.
@@ -257,9 +263,12 @@ impl Course<'_> {
                 return Err(WorkError::Bucket(one_line(&error)));
             }
             self.stop_operations(&mut taken.operations.clone()).await;
-            self.discard(taken.snapshots.clone(), &taken.report).await;
-            self.discard_csi(&taken.csi_targets(), &taken.report).await;
-            let reason = format!("cannot write the files of the backup: {}", one_line(&error));
+            let snapshots = self.discard(taken.snapshots.clone(), &taken.report).await;
+            let by_csi = self.discard_csi(&taken.csi_targets(), &taken.report).await;
+            // There is no other place to tell it.
+            let left = told(&snapshots, &by_csi);
+            let reason =
+                format!("cannot write the files of the backup: {}{left}", one_line(&error));
             return Ok(Then::Over(Box::new(failed(&status, reason))));
         }
         point::pass(Point::FilesWritten);
@@ -283,6 +292,50 @@ impl Course<'_> {
         let status = with_conditions(status, self.is_canceled());
         patch::patch_status_of(self.api, &self.backup, json!(status)).await
     }
+}
+
+/// What is to be told of snapshots that could not be deleted.
+fn told(snapshots: &[Snapshot], by_csi: &Left) -> String {
+    let by_csi = by_csi.iter().map(ToString::to_string);
+    told_left(&snapshots.iter().filter_map(named_snapshot).chain(by_csi).collect::<Vec<_>>())
+}
+
+/// Who asks about the operations of a backup.
+fn askers<'a>(
+    context: &'a Context,
+    plugins: &plugin_host::Run,
+    backup: &Backup,
+    resources: &'a Resources<'a>,
+) -> Askers<'a> {
+    let unlisted = context.host.registry().unlisted();
+    let actions = timed::backup_item_actions(plugins, &context.calls);
+    let actions = Actions::new(actions, backup.clone(), unlisted);
+    let cluster = ApiServer::new(context.client.clone(), context.options.client_page_size);
+    let follower = Follower::new(Arc::new(cluster), &backup.name_any());
+    Askers::new(actions, follower, context, resources)
+}
+
+/// Tells operations to stop that nobody will wait for, and notes what came of that.
+pub(super) async fn stop_operations(
+    context: &Context,
+    plugins: &plugin_host::Run,
+    backup: &Backup,
+    operations: &mut Vec<Operation>,
+) {
+    if operations.is_empty() {
+        return;
+    }
+    let board = Arc::new(Board::new(std::mem::take(operations)));
+    let resources = Resources::new(context, backup);
+    let asker = askers(context, plugins, backup, &resources);
+    let canceled = CancellationToken::new();
+    canceled.cancel();
+    let uid = backup.uid().unwrap_or_default();
+    let followed = follow(context, &uid, &board, &asker, &canceled, &Nobody).await;
+    if followed == Followed::Stopped {
+        tracing::warn!("operations may go on, because the server ends");
+    }
+    *operations = board.operations();
 }
 
 /// Whether what lies in the bucket under this name is, or may be, another backup, and so not ours to

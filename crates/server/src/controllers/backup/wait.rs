@@ -24,22 +24,23 @@ impl Course<'_> {
     /// Waits until all operations have ended.
     pub(super) async fn wait(&self) -> Result<Then, WorkError> {
         let store = recover::store(self.context, &self.backup).await?;
-        let (operations, freezes, report) = self.operations(&store).await?;
+        let Recalled { operations, own, report, unreadable } = self.operations(&store).await?;
         self.recall_log(&store).await?;
         let board = Arc::new(Board::new(operations));
         let resources = Resources::new(self.context, &self.backup);
         resources.learn(&self.csi_infos(&store, &board.operations()).await?);
         resources.show(&board.operations()).await;
         let asker = self.askers(&resources);
-        let freezes = freezes.freeze_windows;
-        let waiting = Waiting { course: self, store: &store, resources: &resources, freezes };
+        let freezes = own.freeze_windows;
+        let (course, store, resources) = (self, &store, &resources);
+        let waiting = Waiting { course, store, resources, freezes, unreadable };
         let count = board.counts().attempted;
         self.tell(Milestone::OperationsStarted { count }).await;
         let uid = self.kit.uid.as_str();
         match follow(self.context, uid, &board, &asker, &self.kit.cancel, &waiting).await {
             Followed::Stopped => return Ok(Then::Left),
             Followed::Gone => {
-                self.clean_up_recorded(&store).await?;
+                self.clean_up_recorded(store).await?;
                 return Ok(Then::Gone);
             }
             Followed::Over => {}
@@ -63,21 +64,26 @@ impl Course<'_> {
         if let Some(backup) = shown {
             return Ok(Then::Stage(Box::new(backup)));
         }
-        self.clean_up_recorded(&store).await?;
+        self.clean_up_recorded(store).await?;
         Ok(Then::Gone)
     }
 
     /// The operations of the backup, as the bucket knows them, and what else our own file says.
-    pub(super) async fn operations(
-        &self,
-        store: &BackupStore,
-    ) -> Result<(Vec<Operation>, Own, Report), WorkError> {
+    pub(super) async fn operations(&self, store: &BackupStore) -> Result<Recalled, WorkError> {
         let report = Report::default();
-        let read = store.get::<Vec<BackupOperation>>(&self.name).await;
-        let records = bucket(read)?.unwrap_or_else(|| {
-            report.error(About::Run, "the file of its operations is not in the bucket");
-            Vec::new()
-        });
+        let mut unreadable = Unreadable::default();
+        let records = match bucket(store.get::<Vec<BackupOperation>>(&self.name).await)? {
+            Contents::Found(records) => records,
+            Contents::Absent => {
+                report.error(About::Run, "the file of its operations is not in the bucket");
+                Vec::new()
+            }
+            Contents::Unreadable(reason) => {
+                unreadable.operations = true;
+                report.error(About::Run, format!("its operations are not known: {reason}"));
+                Vec::new()
+            }
+        };
         let began = self.status().start_timestamp.map_or_else(Timestamp::now, |time| time.0);
         let mut operations = Vec::new();
         for one in records {
@@ -87,21 +93,23 @@ impl Course<'_> {
             }
         }
         // A backup of Velero's has no such file.
-        let read = store.get::<Own>(&self.name).await;
-        if let Err(error) = &read
-            && !error.is_retryable()
-        {
-            let text = format!("what became of its snapshots is not known: {}", one_line(error));
-            report.error(About::Run, text);
-        }
-        let mut own = bucket(read)?.unwrap_or_default();
+        let mut own = match bucket(store.get::<Own>(&self.name).await)? {
+            Contents::Found(own) => own,
+            Contents::Absent => Own::default(),
+            Contents::Unreadable(reason) => {
+                unreadable.own = true;
+                let text = format!("what became of its snapshots is not known: {reason}");
+                report.error(About::Run, text);
+                Own::default()
+            }
+        };
         for one in std::mem::take(&mut own.volume_operations) {
             match record::from_volume(one, self.timeout(), began) {
                 Ok(operation) => operations.push(operation),
                 Err(error) => report.error(About::Run, error.to_string()),
             }
         }
-        Ok((operations, own, report))
+        Ok(Recalled { operations, own, report, unreadable })
     }
 
     /// Writes what the operations came to. The results are written before the phase says that it is
@@ -135,20 +143,41 @@ impl Course<'_> {
     }
 }
 
+/// What the bucket knows of the operations of a backup.
+pub(super) struct Recalled {
+    pub(super) operations: Vec<Operation>,
+    pub(super) own: Own,
+    /// What could not be read, for the results.
+    pub(super) report: Report,
+    pub(super) unreadable: Unreadable,
+}
+
+/// Files that are there and cannot be read. They are left as they are: somebody may yet learn something from
+/// them, and nothing from the empty list that we would write.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Unreadable {
+    operations: bool,
+    pub(super) own: bool,
+}
+
 /// Shows how the operations of a backup go.
 struct Waiting<'a> {
     course: &'a Course<'a>,
     store: &'a BackupStore,
     resources: &'a Resources<'a>,
     freezes: Vec<FreezeWindow>,
+    unreadable: Unreadable,
 }
 
 impl Waiting<'_> {
     /// Writes operations to the bucket.
     async fn write(&self, operations: &[Operation]) -> Result<(), bowline_store::Error> {
-        let Self { course, store, .. } = self;
-        store.put(&course.name, &finalize::records(operations, course.of())).await?;
-        if operations.iter().any(|operation| operation.kind.is_of_volume()) {
+        let Self { course, store, unreadable, .. } = self;
+        if !unreadable.operations {
+            store.put(&course.name, &finalize::records(operations, course.of())).await?;
+        }
+        let has_volumes = operations.iter().any(|operation| operation.kind.is_of_volume());
+        if has_volumes && !unreadable.own {
             let own = finalize::own(operations, self.freezes.clone());
             store.put(&course.name, &own).await?;
         }
@@ -186,16 +215,84 @@ impl Audience for Waiting<'_> {
     }
 }
 
-/// What the bucket says. What may pass is tried again; what will not is as if it were not there.
+/// What a file of a backup holds.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Contents<T> {
+    Found(T),
+    /// There is no such file.
+    Absent,
+    /// It is there, and is not what it should be, for a reason. It never will be.
+    Unreadable(String),
+}
+
+impl<T> Contents<T> {
+    /// What was found, if anything.
+    pub(super) fn found(self) -> Option<T> {
+        match self {
+            Self::Found(found) => Some(found),
+            Self::Absent | Self::Unreadable(_) => None,
+        }
+    }
+}
+
+/// What the bucket says. Only what it says counts: a bucket that does not answer, or refuses to, is asked
+/// again.
 pub(super) fn bucket<T>(
     read: Result<Option<T>, bowline_store::Error>,
-) -> Result<Option<T>, WorkError> {
+) -> Result<Contents<T>, WorkError> {
     match read {
+        Ok(Some(found)) => Ok(Contents::Found(found)),
+        Ok(None) => Ok(Contents::Absent),
         Err(error) if error.is_retryable() => Err(WorkError::Bucket(one_line(&error))),
-        Err(error) => {
-            tracing::error!("a file of the backup cannot be read: {}", one_line(&error));
-            Ok(None)
+        Err(error @ bowline_store::Error::Unreadable { .. }) => {
+            let reason = one_line(&error);
+            tracing::error!("a file of the backup cannot be read: {reason}");
+            Ok(Contents::Unreadable(reason))
         }
-        Ok(found) => Ok(found),
+        Err(error) => Err(WorkError::Refused(one_line(&error))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bowline_plugin::Code;
+    use bowline_store::{Error, decode};
+
+    use super::*;
+
+    #[test]
+    fn only_what_the_bucket_says_is_taken_for_a_fact() {
+        let told = |read| match bucket::<u8>(read) {
+            Ok(Contents::Found(_)) => "found",
+            Ok(Contents::Absent) => "absent",
+            Ok(Contents::Unreadable(_)) => "unreadable",
+            Err(WorkError::Bucket(_)) => "later",
+            Err(WorkError::Refused(_)) => "refused",
+            Err(other) => panic!("{other}"),
+        };
+        let refused = |code| Error::Backend {
+            action: "read",
+            key: "backups/b/b-itemoperations.json.gz".to_owned(),
+            source: bowline_plugin::Error::new(code, "no"),
+        };
+        let unreadable = |source| Error::Unreadable { key: "backups/b/x".to_owned(), source };
+        let json = serde_json::from_str::<u8>("[").unwrap_err();
+        let damaged = std::io::Error::other("it ends early");
+        for (read, expected) in [
+            (Ok(Some(1)), "found"),
+            (Ok(None), "absent"),
+            (Err(refused(Code::PermissionDenied)), "refused"),
+            (Err(refused(Code::Unauthenticated)), "refused"),
+            (Err(refused(Code::FailedPrecondition)), "refused"),
+            (Err(refused(Code::Unimplemented)), "refused"),
+            (Err(refused(Code::Unavailable)), "later"),
+            (Err(refused(Code::Unknown)), "later"),
+            (Err(Error::GivenUp), "later"),
+            (Err(unreadable(decode::Error::Damaged(damaged))), "later"),
+            (Err(unreadable(decode::Error::Json(json))), "unreadable"),
+            (Err(unreadable(decode::Error::TooLarge(1))), "unreadable"),
+        ] {
+            assert_eq!(told(read), expected);
+        }
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use bowline_api::backup::BackupHooks;
-use bowline_api::{Backup, BackupPhase, PodVolumeBackup, VolumePluginBackup, label};
+use bowline_api::{Backup, BackupPhase, PodVolumeBackup, VolumePluginBackup, annotation, label};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::{Resource, ResourceExt as _};
@@ -86,11 +86,14 @@ pub(super) fn decide(
 
     let mut backup = record;
     let owners = backup.metadata.owner_references.take().unwrap_or_default();
+    let uid = backup.metadata.uid.take().unwrap_or_default();
     backup.metadata = metadata(&backup.metadata, place);
     backup.metadata.owner_references = alive(owners, schedules);
     let location = label::value(place.location).into_owned();
     backup.labels_mut().insert(label::STORAGE_LOCATION.to_owned(), location);
     backup.annotations_mut().insert(INCOMPLETE.to_owned(), "true".to_owned());
+    // Whatever the record says of itself: this is how it is known again.
+    backup.annotations_mut().insert(annotation::RECORD_UID.to_owned(), uid);
     place.location.clone_into(&mut backup.spec.storage_location);
     // They are of use only while a backup runs.
     backup.spec.hooks = BackupHooks::default();

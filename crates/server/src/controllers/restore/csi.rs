@@ -76,7 +76,8 @@ impl Asker for Askers {
 impl Course<'_> {
     /// Who knows how operations go.
     pub(super) async fn askers(&self, operations: &[Operation]) -> Askers {
-        let actions = Actions::new(self.actions(), self.restore.clone());
+        let unlisted = self.context.host.registry().unlisted();
+        let actions = Actions::new(self.actions(), self.restore.clone(), unlisted);
         if !operations.iter().any(is_of_claim) {
             return Askers { actions, claims: None };
         }

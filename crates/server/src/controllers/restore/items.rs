@@ -1,6 +1,7 @@
 //! The first stage: the engine restores, and the files of the restore are written.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bowline_engine::cluster::ApiServer;
 use bowline_engine::journal::{ATTEMPTS, Recovered};
@@ -10,16 +11,22 @@ use bowline_engine::restore::request::Request;
 use bowline_engine::restore::{self, Fatal, Progress, Restored, finalize};
 use bowline_plugin::Encoded;
 use jiff::Timestamp;
+use tokio::time::Instant;
 
 use super::volumes::Witness;
 use super::{Course, Then, WorkError, canceled_status, failed};
+use crate::controllers::kit::NotNoted;
 use crate::controllers::operations::{Followed, Nobody, follow, tell_failed};
 use crate::controllers::run::{Items, named, patiently, show_progress, until_over};
 use crate::story::one_line;
+use crate::unlisted;
 
 /// How many requests one restore makes at a time, and how many items it works on.
 const REQUESTS: usize = 32;
 const ITEMS: usize = 96;
+/// For how long it is tried to write the files of a restore, and the pause in between.
+const WRITING: Duration = Duration::from_mins(5);
+const WRITING_PAUSE: Duration = Duration::from_secs(10);
 /// How many volumes that may be left over are named in a status.
 const VOLUMES_NAMED: usize = 5;
 
@@ -42,9 +49,18 @@ impl Course<'_> {
         }
         let _held = self.context.runs.hold(&self.restore, None);
         if recovered.attempts >= ATTEMPTS {
-            return Ok(self.give_up(&recovered).await);
+            let reason = format!(
+                "it was taken up {} times and not brought to its end; it is not tried again",
+                recovered.attempts
+            );
+            return Ok(self.give_up(&reason, &recovered).await);
         }
-        self.kit.note_attempt().await.map_err(WorkError::Note)?;
+        if let Err(NotNoted { reason, is_for_good }) = self.kit.note_attempt().await {
+            if !is_for_good {
+                return Err(WorkError::Note(reason));
+            }
+            return Ok(self.give_up(&format!("it cannot go on: {reason}"), &recovered).await);
+        }
         tracing::info!(
             backup = %request.backup_name,
             attempt = recovered.attempts + 1,
@@ -53,6 +69,7 @@ impl Course<'_> {
         let is_last = recovered.attempts + 1 >= ATTEMPTS;
         let (mut restored, is_there) = Box::pin(self.take(request, recovered)).await;
         drop(place);
+        unlisted::tell(self.context.host.registry().unlisted(), &restored.report);
         tell(&restored);
         match &restored.fatal {
             _ if !is_there => {
@@ -70,7 +87,7 @@ impl Course<'_> {
     }
 
     /// Ends a restore that is not taken up again: what it has begun is told to stop.
-    async fn give_up(&self, recovered: &Recovered) -> Then {
+    async fn give_up(&self, reason: &str, recovered: &Recovered) -> Then {
         let mut operations = restore::begun_before(recovered, self.timeout(), Timestamp::now());
         self.stop_operations(&mut operations).await;
         let left: Vec<String> = restore::volumes_left(recovered)
@@ -81,11 +98,8 @@ impl Course<'_> {
             0 => String::new(),
             more => format!("; and {more} more volumes"),
         };
-        let reason = format!(
-            "it was taken up {} times and not brought to its end; it is not tried again{}{more}",
-            recovered.attempts,
-            left.into_iter().take(VOLUMES_NAMED).collect::<String>()
-        );
+        let some: String = left.into_iter().take(VOLUMES_NAMED).collect();
+        let reason = format!("{reason}{some}{more}");
         Then::Over(Box::new(failed(&self.restore, reason)))
     }
 
@@ -145,8 +159,14 @@ impl Course<'_> {
         let status = finalize::status(&self.restore, restored);
         let log = self.kit.log.snapshot();
         let write = || finalize::write(&self.store, &self.name, restored, self.of(), log.clone());
-        if let Err(error) = patiently(write).await {
-            // The journal knows all of it, so that it can be done again.
+        let given_up = async {
+            tokio::select! {
+                () = self.context.stop.cancelled() => {}
+                () = self.kit.cancel.cancelled() => {}
+            }
+        };
+        if let Err(error) = persistently(|| patiently(write), given_up).await {
+            // The journal knows all of it but the hooks, so that it can be done again.
             if error.is_retryable() && !is_last {
                 return Err(WorkError::Bucket(one_line(&error)));
             }
@@ -171,6 +191,34 @@ impl Course<'_> {
     }
 }
 
+/// Tries to write the files of a restore for some minutes: a restore that is run again instead runs its hooks
+/// again. Not if it would fail the same, nor once `given_up` is over.
+async fn persistently<F>(
+    attempt: impl Fn() -> F,
+    given_up: impl Future<Output = ()>,
+) -> Result<(), bowline_store::Error>
+where
+    F: Future<Output = Result<(), bowline_store::Error>>,
+{
+    let deadline = Instant::now() + WRITING;
+    let mut given_up = std::pin::pin!(given_up);
+    loop {
+        let error = match attempt().await {
+            Err(error) if error.is_retryable() => error,
+            written => return written,
+        };
+        let pause = WRITING_PAUSE.min(deadline.saturating_duration_since(Instant::now()));
+        if pause.is_zero() {
+            return Err(error);
+        }
+        tracing::warn!("the files are tried again in {pause:?}: {}", one_line(&error));
+        tokio::select! {
+            () = &mut given_up => return Err(error),
+            () = tokio::time::sleep(pause) => {}
+        }
+    }
+}
+
 /// Says in the log how it went. The counts come from the report.
 fn tell(restored: &Restored) {
     let (errors, warnings) = (restored.report.errors(), restored.report.warnings());
@@ -179,5 +227,47 @@ fn tell(restored: &Restored) {
         Some(fatal) => {
             tracing::error!(errors, warnings, "the restore has not ended well: {}", fatal.told());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::future::{pending, ready};
+
+    use bowline_plugin::Code;
+    use bowline_store::Error;
+
+    use super::*;
+
+    fn failure(code: Code) -> Error {
+        let source = bowline_plugin::Error::new(code, "no");
+        Error::Backend { action: "write", key: "restores/r".to_owned(), source }
+    }
+
+    /// How often it was tried until it ended, with what, and whether it took longer than it may.
+    async fn tried(
+        given_up: impl Future<Output = ()>,
+        answer: impl Fn(u32) -> Result<(), Error>,
+    ) -> (u32, bool) {
+        let (begin, count) = (Instant::now(), Cell::new(0));
+        let attempt = || {
+            count.set(count.get() + 1);
+            ready(answer(count.get()))
+        };
+        let written = persistently(attempt, given_up).await;
+        assert!(begin.elapsed() <= WRITING, "{:?}", begin.elapsed());
+        (count.get(), written.is_ok())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn files_are_written_again_and_again_before_a_restore_is_run_again() {
+        let away = |_| Err(failure(Code::Unavailable));
+        let back = |number| if number < 12 { away(number) } else { Ok(()) };
+        assert_eq!(tried(pending(), back).await, (12, true));
+        assert_eq!(tried(pending(), away).await, (31, false), "not for ever");
+        assert_eq!(tried(ready(()), away).await, (1, false), "the server ends");
+        let refused = |_| Err(failure(Code::PermissionDenied));
+        assert_eq!(tried(pending(), refused).await, (1, false), "it would be the same");
     }
 }

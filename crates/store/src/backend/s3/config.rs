@@ -26,9 +26,9 @@ const KNOWN: [&str; 15] = [
     "insecureSkipTLSVerify",
     "enableSharedConfig",
     "tagging",
-    "checksumAlgorithm",
+    CHECKSUM,
 ];
-const CHECKSUMS: [&str; 6] = ["", "CRC32", "CRC32C", "CRC64NVME", "SHA1", "SHA256"];
+const CHECKSUM: &str = "checksumAlgorithm";
 const MAX_TAGS: usize = 10;
 
 /// What a location asks for.
@@ -83,10 +83,6 @@ impl Settings {
         if let Some(region) = region.as_deref().filter(|region| !is_word(region, b"-_")) {
             return invalid(format!("`{region}` is no name of a region"));
         }
-        let checksum = get("checksumAlgorithm").unwrap_or_default();
-        if !CHECKSUMS.contains(&checksum.as_str()) {
-            return invalid(format!("invalid checksum algorithm: {checksum}"));
-        }
         Ok(Self {
             bucket,
             region,
@@ -103,8 +99,23 @@ impl Settings {
                 (None, None) => Encryption::AsBucket,
             },
             tags: tags(get("tagging").as_deref().unwrap_or_default())?,
-            checksum: (checksum == "SHA256").then_some(Checksum::SHA256),
+            checksum: checksum(config.get(CHECKSUM).map(String::as_str))?,
         })
+    }
+}
+
+/// Which checksum goes with what is stored. S3 wants one for buckets that lock what is put into them, and does not
+/// care which: so there is one unless the setting is there and empty. SHA-256 stands for those that cannot be sent,
+/// and costs nothing more, since the signature has it as well.
+fn checksum(setting: Option<&str>) -> Result<Option<Checksum>> {
+    match setting {
+        Some("") => Ok(None),
+        None | Some("CRC32" | "CRC32C" | "SHA1" | "SHA256") => Ok(Some(Checksum::SHA256)),
+        Some("CRC64NVME") => Ok(Some(Checksum::CRC64NVME)),
+        Some(other) => invalid(format!(
+            "invalid checksum algorithm: {other}; known are CRC32, CRC32C, CRC64NVME, SHA1 and SHA256, and nothing \
+             for none"
+        )),
     }
 }
 
@@ -193,6 +204,17 @@ mod tests {
         assert_eq!(settings.checksum, Some(Checksum::SHA256));
         let error = refusal(&[("regoin", "x")]);
         assert!(error.contains("invalid keys [\"regoin\"]"), "{error}");
+    }
+
+    #[test]
+    fn a_checksum_is_sent_unless_none_is_asked_for() {
+        let sent = |pairs: &[(&str, &str)]| read(pairs).unwrap().checksum;
+        assert_eq!(sent(&[]), Some(Checksum::SHA256));
+        for named in ["CRC32", "CRC32C", "SHA1", "SHA256"] {
+            assert_eq!(sent(&[(CHECKSUM, named)]), Some(Checksum::SHA256), "{named}");
+        }
+        assert_eq!(sent(&[(CHECKSUM, "CRC64NVME")]), Some(Checksum::CRC64NVME));
+        assert_eq!(sent(&[(CHECKSUM, "")]), None);
     }
 
     #[test]

@@ -85,7 +85,8 @@ pub(crate) struct How {
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = flags::word())]
     volume_snapshot_locations: Vec<String>,
 
-    /// Whether to snapshot volumes [default: where there is a location for it]
+    /// Whether to snapshot volumes [default: those of CSI drivers, and others where there is a location
+    /// for it]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", value_parser = flags::boolean)]
     snapshot_volumes: Option<bool>,
@@ -119,7 +120,7 @@ pub(crate) struct How {
     #[arg(long, value_name = "LABEL")]
     volume_group_snapshot_label_key: Option<String>,
 
-    /// How long a CSI snapshot may take to become ready [default: the server's, 10 minutes]
+    /// How long a CSI driver may take for a snapshot [default: the server's, 10 minutes]
     #[arg(long, value_name = "DURATION", value_parser = flags::duration)]
     csi_snapshot_timeout: Option<Duration>,
 

@@ -295,9 +295,10 @@ impl RestoreItemAction for Claim {
                 Err(Trouble::Lacking(why)) => self.give_up(&mut claim, &why)?,
                 Ok(source) => {
                     let uid = restore.metadata.uid.as_deref().unwrap_or_default();
-                    change(&mut claim, &name_in_restore(uid, snapshot), source.size);
-                    must_include(&mut claim);
                     let namespace = text(&backed_up, "/metadata/namespace");
+                    let name = name_in_restore(uid, namespace, snapshot);
+                    change(&mut claim, &name, source.size);
+                    must_include(&mut claim);
                     output.additional_items.push(object(SNAPSHOTS, namespace, snapshot));
                 }
             },

@@ -110,7 +110,11 @@ impl RestoreItemAction for Content {
         let uid = restore.metadata.uid.as_deref().unwrap_or_default();
         let namespace = text(&backed_up, "/spec/volumeSnapshotRef/namespace");
         let new = New {
-            name: &name_in_restore(uid, text(&backed_up, "/spec/volumeSnapshotRef/name")),
+            name: &name_in_restore(
+                uid,
+                namespace,
+                text(&backed_up, "/spec/volumeSnapshotRef/name"),
+            ),
             namespace: target_namespace(&restore.spec, namespace),
             handle: &handle,
             class: class_for(classes, driver, had),

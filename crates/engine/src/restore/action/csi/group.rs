@@ -12,12 +12,12 @@ use serde_json::{Value, json};
 use super::super::json::{annotation as annotated, text};
 use super::super::lookup::explain;
 use super::super::write;
-use super::name_in_restore;
 use super::surroundings::Surroundings;
 use crate::cluster::Door;
 use crate::csi::{
     GROUP_CLASSES, GROUP_CONTENTS, GROUP_DELETION_SECRET, GROUP_OF_GROUPS, resource_of_groups,
 };
+use crate::journal::digest;
 
 /// How often a stub is changed that somebody else changes.
 const TRIES: u32 = 5;
@@ -90,6 +90,11 @@ fn with(stub: &Value, handle: &str) -> Option<Value> {
     }))
 }
 
+/// What the stub for a group is called in this restore, as in Velero. A driver knows each group once.
+fn stub_name(restore: &str, group: &str) -> String {
+    digest(format!("{restore}/{group}").as_bytes())
+}
+
 /// Sees to it that the stub for the group of a snapshot is there and names it. Nothing is done where
 /// groups are not known.
 pub(super) async fn ensure_stub(
@@ -101,7 +106,7 @@ pub(super) async fn ensure_stub(
     let Some(resource) = surroundings.resource(&kind).await? else { return Ok(()) };
     let failed = |error| explain(&error, "cannot write the VolumeGroupSnapshotContent");
     let uid = restore.metadata.uid.as_deref().unwrap_or_default();
-    let name = name_in_restore(uid, member.group);
+    let name = stub_name(uid, member.group);
     let cluster = &surroundings.cluster;
     let mut tries = 0;
     loop {

@@ -67,7 +67,8 @@ impl RestoreItemAction for Snapshot {
             tracing::warn!("the stub for the group of a snapshot cannot be made: {error}");
         }
         let uid = restore.metadata.uid.as_deref().unwrap_or_default();
-        change(&mut snapshot, &name_in_restore(uid, text(&backed_up, "/metadata/name")));
+        let own = |field: &str| text(&backed_up, &format!("/metadata/{field}"));
+        change(&mut snapshot, &name_in_restore(uid, own("namespace"), own("name")));
         output.additional_items.push(object(CONTENTS, "", content));
         output.item = write(&snapshot)?;
         Ok(output)

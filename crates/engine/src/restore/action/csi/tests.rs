@@ -121,10 +121,15 @@ pub(super) async fn show(
 pub(super) const WISHES: Wishes = Wishes { restore_pvs: true, allow_empty: false };
 
 #[test]
-fn names_are_those_that_velero_would_give() {
-    // printf uid/vs | sha256sum
-    let expected = "c9670da942ec2061cf4af54baf0a2d1b3622400d9b9a419e7bc301d37bf09fdb";
-    assert_eq!(name_in_restore("uid", "vs"), expected);
+fn each_snapshot_has_a_name_of_its_own_in_each_restore_and_the_same_each_time() {
+    // printf uid/shop/vs | sha256sum
+    let expected = "935c648f06e4d92632951888638cdfa2f693e5c110d125a425e14fe3dbfed55c";
+    assert_eq!(name_in_restore("uid", "shop", "vs"), expected);
+    for (restore, namespace, snapshot) in
+        [("uid", "shop-2", "vs"), ("uid", "shop", "vs-2"), ("uid-2", "shop", "vs")]
+    {
+        assert_ne!(name_in_restore(restore, namespace, snapshot), expected);
+    }
 }
 
 #[tokio::test]
@@ -168,7 +173,7 @@ async fn a_content_and_its_snapshot_meet_under_a_new_name_in_the_target_namespac
     }));
     let objects = [content.clone(), snapshot.clone()];
     let Given { csi, .. } = given(fake, &objects, Volumes::default(), WISHES);
-    let name = name_in_restore("uid", "vs");
+    let name = name_in_restore("uid", "shop", "vs");
 
     let output = show(&content::Content::new(&csi), &content).await.unwrap();
     let made: Value = output.item.parse().unwrap();

@@ -26,7 +26,10 @@ fn record(phase: Option<&str>, expiration: Option<&str>) -> Backup {
             "finalizers": ["example.com/never"],
             "managedFields": [{"manager": "velero"}],
             "labels": {"velero.io/storage-location": "there", "team": "a"},
-            "annotations": {"velero.io/resource-timeout": "10m0s"},
+            "annotations": {
+                "velero.io/resource-timeout": "10m0s",
+                (annotation::RECORD_UID): "of-an-older-one",
+            },
             "ownerReferences": [
                 {"apiVersion": "velero.io/v1", "kind": "Schedule", "name": "alive", "uid": "1"},
                 {"apiVersion": "velero.io/v1", "kind": "Schedule", "name": "reborn", "uid": "2"},
@@ -103,7 +106,11 @@ fn a_backup_belongs_to_this_cluster_from_then_on() {
             "name": "b",
             "namespace": "velero",
             "labels": {"velero.io/storage-location": "here", "team": "a"},
-            "annotations": {"velero.io/resource-timeout": "10m0s", (INCOMPLETE): "true"},
+            "annotations": {
+                "velero.io/resource-timeout": "10m0s",
+                (INCOMPLETE): "true",
+                (annotation::RECORD_UID): "their-uid",
+            },
             "ownerReferences": [
                 {"apiVersion": "velero.io/v1", "kind": "Schedule", "name": "alive", "uid": "1"},
             ],

@@ -164,7 +164,7 @@ async fn its_snapshot_comes_first_whatever_the_filters_say() {
     assert_eq!(output.additional_items, [object(SNAPSHOTS, "shop", "vs")]);
     let made: Value = output.item.parse().unwrap();
     assert_eq!(made["metadata"]["annotations"][annotation::MUST_INCLUDE_ON_RESTORE], "true");
-    assert_eq!(made["spec"]["dataSource"]["name"], name_in_restore("uid", "vs"));
+    assert_eq!(made["spec"]["dataSource"]["name"], name_in_restore("uid", "shop", "vs"));
     assert_eq!(made["spec"].get("volumeName"), None);
     assert_eq!(report.warnings(), 0);
 }

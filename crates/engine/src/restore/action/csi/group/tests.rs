@@ -39,7 +39,7 @@ async fn there_is_one_stub_for_a_group_with_all_its_snapshots() {
     for handle in ["s1", "s2", "s1"] {
         ensure_stub(csi.surroundings(), &member(handle), &restore()).await.unwrap();
     }
-    let name = name_in_restore("uid", "g1");
+    let name = stub_name("uid", "g1");
     let stub = fake.object(PLURAL, "", &name).unwrap();
     assert_eq!(fake.creations().len(), 1);
     assert_eq!(stub["metadata"]["labels"], json!({"velero.io/restore-name": "r"}));

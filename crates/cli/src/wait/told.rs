@@ -1,0 +1,85 @@
+//! What went wrong in a run that has ended, in a few lines: a count alone sends everybody to look for it.
+
+use std::time::Duration;
+
+use bowline_store::file::{Messages, Results};
+use kube::ResourceExt as _;
+use tokio::time::timeout;
+
+use crate::args::TrustArgs;
+use crate::describe::file;
+use crate::download::Downloads;
+use crate::installation::Installation;
+use crate::output::harmless;
+use crate::run::Run;
+
+/// How many errors and warnings are told. The rest is for `describe`.
+const MOST: usize = 5;
+/// How long it may take to learn of them. The run has ended, and its summary is on the screen.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The first errors and warnings of a run. None if they cannot be had: `describe` says why.
+pub(super) async fn told<R: Run>(installation: &Installation, run: &R) -> Vec<String> {
+    let summary = run.summary();
+    if summary.errors + summary.warnings == 0 || run.has_files().is_err() {
+        return Vec::new();
+    }
+    let fetch = async {
+        let location = run.location(installation).await.ok()?;
+        let trust = TrustArgs::default();
+        let downloads = Downloads::new(installation, &location, &trust, PATIENCE).await.ok()?;
+        file::<Results>(&downloads, &run.name_any(), R::RESULTS, true).await?.ok()
+    };
+    match timeout(PATIENCE, Box::pin(fetch)).await {
+        Ok(Some(results)) => first(&results),
+        _ => Vec::new(),
+    }
+}
+
+/// The first of them, errors before warnings, with how many more there are.
+fn first(results: &Results) -> Vec<String> {
+    let kinds = [("error", &results.errors), ("warning", &results.warnings)];
+    let all = kinds.into_iter().flat_map(|(kind, messages)| {
+        lines(messages).map(move |line| harmless(&format!("{kind}: {line}")))
+    });
+    let mut told: Vec<String> = all.collect();
+    let more = told.len().saturating_sub(MOST);
+    told.truncate(MOST);
+    if more > 0 {
+        told.push(format!("and {more} more"));
+    }
+    told
+}
+
+fn lines(messages: &Messages) -> impl Iterator<Item = String> {
+    let plain = messages.velero.iter().chain(&messages.cluster).cloned();
+    let spaced = messages.namespaces.iter().flat_map(|(namespace, messages)| {
+        messages.iter().map(move |message| format!("namespace {namespace}: {message}"))
+    });
+    plain.chain(spaced)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_come_first_and_what_is_left_out_is_counted() {
+        let mut results = Results::default();
+        assert_eq!(first(&results), [""; 0]);
+        results.warnings.add("shop", "the data of its volume is not in the backup");
+        results.errors.velero.push("the plugin\u{7} is gone".to_owned());
+        let both = [
+            "error: the plugin\u{fffd} is gone",
+            "warning: namespace shop: the data of its volume is not in the backup",
+        ];
+        assert_eq!(first(&results), both);
+        for number in 0..9 {
+            results.errors.add("", format!("error {number}"));
+        }
+        let told = first(&results);
+        assert_eq!(told.len(), MOST + 1);
+        assert_eq!(told[1..3], ["error: error 0", "error: error 1"]);
+        assert_eq!(told[MOST], "and 6 more");
+    }
+}

@@ -1,0 +1,189 @@
+//! The hooks after the backup of pods, which let applications go on.
+//!
+//! A pod stays frozen if its post-hook does not reach it, so such a hook is tried again: through the
+//! restart of an API server or of a kubelet. One that has run is never run again, however it ended.
+//! What a run cannot thaw is in its journal, for whoever comes next.
+
+#[cfg(test)]
+mod tests;
+
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+
+use bowline_api::annotation::hook as key;
+use futures::FutureExt as _;
+use futures::future::join_all;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::run::{Failure, Told, run};
+use super::{Hook, Plan, Source, Tally};
+use crate::cluster::Cluster;
+use crate::item::Object;
+use crate::report::Report;
+
+/// For how long a pod is tried to be thawed that is not reached. An API server is back by then, or has
+/// handed over to another; reads wait as long for it. Nobody knows how long an application may stay
+/// frozen, so it is not given up sooner.
+const OUTAGE: Duration = Duration::from_mins(2);
+/// The pause before the second try; it doubles up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// How many pods of a block are tried at a time, when the first was not reached.
+const SIDE_BY_SIDE: usize = 16;
+
+/// What hooks are run with.
+#[derive(Clone, Copy)]
+pub struct With<'a> {
+    /// Where the pods are.
+    pub cluster: &'a dyn Cluster,
+    /// Where failures are told.
+    pub report: &'a Report,
+    /// Where hooks are counted.
+    pub tally: &'a Tally,
+}
+
+/// What is left of the post-hooks of a pod.
+pub struct Thaw<'a> {
+    pod: &'a Object,
+    /// Those that are not over, in order.
+    hooks: &'a [Hook],
+    /// Why the first of them did not reach the pod, if it was tried.
+    unheard: Option<String>,
+}
+
+impl<'a> Thaw<'a> {
+    /// All of them.
+    pub fn new(pod: &'a Object, plan: &'a Plan) -> Self {
+        Self { pod, hooks: &plan.post, unheard: None }
+    }
+
+    /// Runs them one after the other, as far as they reach the pod. None is left out because another has
+    /// failed: to let an application go on matters more. Returns what is left; none if the pod is thawed.
+    pub async fn run(self, with: With<'_>) -> Option<Self> {
+        let pod = self.pod;
+        // If it breaks off, the other pods are thawed all the same.
+        let ran = AssertUnwindSafe(self.run_unguarded(with)).catch_unwind().await;
+        let left = ran.unwrap_or_else(|_| {
+            with.report.error(&pod.id(), "its post-hooks broke off: a defect; see the log");
+            None
+        });
+        if left.is_none() {
+            tell_freeze(with.tally, pod);
+        }
+        left
+    }
+
+    async fn run_unguarded(self, with: With<'_>) -> Option<Self> {
+        let id = self.pod.id();
+        for (at, hook) in self.hooks.iter().enumerate() {
+            match run(with.cluster, &id, hook).await {
+                Err(Failure { text, is_unheard: true, .. }) => {
+                    let hooks = &self.hooks[at..];
+                    return Some(Self { hooks, unheard: Some(text), ..self });
+                }
+                ended => settle(with, self.pod, hook, ended),
+            }
+        }
+        None
+    }
+
+    /// Tells that the pod may be frozen, and tries those that are left behind the one that did not reach it.
+    pub async fn give_up(self, with: With<'_>) {
+        let Some((first, others)) = self.hooks.split_first() else { return };
+        tell_unheard(with, self.pod, first, &self.unheard.unwrap_or_default());
+        for hook in others {
+            match run(with.cluster, &self.pod.id(), hook).await {
+                Err(Failure { text, is_unheard: true, .. }) => {
+                    tell_unheard(with, self.pod, hook, &text);
+                }
+                ended => settle(with, self.pod, hook, ended),
+            }
+        }
+        tell_freeze(with.tally, self.pod);
+    }
+}
+
+/// Thaws pods that were not reached, side by side, so that one on a node that is away keeps no other
+/// frozen. That goes on until the outage is too long, or the server is asked to end: then the next one
+/// thaws them. Returns those that may be frozen still.
+pub async fn thaw_late<'a>(
+    with: With<'_>,
+    pods: Vec<Thaw<'a>>,
+    stop: &CancellationToken,
+) -> Vec<&'a Object> {
+    let places = Semaphore::new(SIDE_BY_SIDE);
+    let pods = pods.into_iter().map(|pod| thaw_one_late(with, pod, stop, &places));
+    join_all(pods).await.into_iter().flatten().collect()
+}
+
+async fn thaw_one_late<'a>(
+    with: With<'_>,
+    mut left: Thaw<'a>,
+    stop: &CancellationToken,
+    places: &Semaphore,
+) -> Option<&'a Object> {
+    let (began, mut pause) = (Instant::now(), FIRST_PAUSE);
+    let pod = left.pod;
+    loop {
+        if let Some(why) = &left.unheard {
+            if began.elapsed() >= OUTAGE || stop.is_cancelled() {
+                break;
+            }
+            tracing::warn!(pod = %pod.id(), "its post-hook is tried again: {why}");
+            tokio::select! {
+                () = stop.cancelled() => break,
+                () = sleep(pause) => {}
+            }
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+        // The semaphore is never closed.
+        let _place = places.acquire().await;
+        left = left.run(with).await?;
+    }
+    left.give_up(with).await;
+    Some(pod)
+}
+
+/// Counts a hook that has run, and tells if it failed.
+fn settle(with: With<'_>, pod: &Object, hook: &Hook, ended: Result<(), Failure>) {
+    let id = pod.id();
+    with.tally.count(ended.is_err());
+    with.tally.thaw(&id);
+    if let Err(Failure { text, .. }) = ended {
+        let told = Told(hook);
+        let text = format!("the post-hook {told} failed: {text}; what the pre-hooks did may last");
+        with.report.error(&id, text);
+    }
+}
+
+/// Counts a hook that did not reach its pod, and tells what to do. Its command is not told: it may hold a
+/// password.
+fn tell_unheard(with: With<'_>, pod: &Object, hook: &Hook, why: &str) {
+    with.tally.count(true);
+    let Object { namespace, name, .. } = pod;
+    let place = match &hook.source {
+        Source::Annotations => format!("the pod's annotation {}", key::POST_COMMAND),
+        Source::Spec(name) => format!("the post-hook {name:?} in the Backup's spec.hooks"),
+    };
+    let text = format!(
+        "the post-hook {} did not reach it: {why}; the pod may still be frozen: the server tries again \
+         when the backup is over, and every ten minutes from then on; if it must not wait, run `kubectl \
+         -n {namespace} exec {name} -c {} -- COMMAND` with the command of {place}",
+        Told(hook),
+        hook.container,
+    );
+    with.report.error(&pod.id(), text);
+}
+
+/// Tells for how long a pod was frozen.
+fn tell_freeze(tally: &Tally, pod: &Object) {
+    let id = pod.id();
+    let Some(freeze) = tally.take_freeze(&id) else { return };
+    if let Some(milliseconds) = freeze.milliseconds() {
+        tracing::info!(pod = %id, milliseconds, "the pod was frozen");
+    } else {
+        tracing::info!(pod = %id, "the pod had pre-hooks, and no post-hook has ended");
+    }
+}

@@ -1,0 +1,157 @@
+//! Which item of the backup an object comes from, where its place does not tell.
+//!
+//! Items of two namespaces that are mapped into one may have the same name, and an action or a modifier
+//! may give an item the name of another. Only one of them finds its place free. So that the others are
+//! not taken for it, in the same run or after a restart, such an object notes which item it was. All
+//! others note nothing.
+
+use std::collections::BTreeMap;
+
+use bowline_plugin::ResourceIdentifier;
+use serde_json::{Map, Value};
+
+/// The annotation that notes the item.
+const NOTE: &str = "bowline.io/restored-from";
+
+/// Namespaces that more than one namespace of the backup is restored into.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Shared {
+    /// Those of the backup, by the one that they share.
+    sources: BTreeMap<String, Vec<String>>,
+}
+
+impl Shared {
+    /// Finds them among the namespaces of a backup.
+    pub(super) fn new(mapping: &BTreeMap<String, String>, names: &[&str]) -> Self {
+        let mut sources: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for name in names {
+            let target = mapping.get(*name).map_or(*name, String::as_str);
+            sources.entry(target.to_owned()).or_default().push((*name).to_owned());
+        }
+        sources.retain(|_, sources| sources.len() > 1);
+        Self { sources }
+    }
+
+    /// Whether an item of another namespace goes to the same place, if such a one is restored.
+    pub(super) fn has_rival(
+        &self,
+        id: &ResourceIdentifier,
+        target: &str,
+        is_restored: impl Fn(&ResourceIdentifier) -> bool,
+    ) -> bool {
+        let sources = self.sources.get(target).into_iter().flatten();
+        let others = sources.filter(|namespace| **namespace != id.namespace);
+        others
+            .map(|namespace| ResourceIdentifier { namespace: namespace.clone(), ..id.clone() })
+            .any(|other| is_restored(&other))
+    }
+}
+
+/// Notes on an object which item it was, or takes away what another restore has noted.
+pub(super) fn note(object: &mut Value, item: Option<&ResourceIdentifier>) {
+    let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else { return };
+    match (item, metadata.get_mut("annotations").and_then(Value::as_object_mut)) {
+        (None, None) => {}
+        (None, Some(annotations)) => {
+            annotations.remove(NOTE);
+        }
+        (Some(item), Some(annotations)) => {
+            annotations.insert(NOTE.to_owned(), item.to_string().into());
+        }
+        (Some(item), None) => {
+            let annotations = Map::from_iter([(NOTE.to_owned(), item.to_string().into())]);
+            metadata.insert("annotations".to_owned(), annotations.into());
+        }
+    }
+}
+
+/// Which item an object says that it was.
+pub(super) fn of(object: &Value) -> Option<&str> {
+    object.pointer("/metadata/annotations")?.get(NOTE)?.as_str()
+}
+
+/// Lets a merge patch make an object note the same item as another.
+pub(super) fn carry_over(patch: &mut Value, from: &Value) {
+    patch["metadata"]["annotations"][NOTE] = of(from).into();
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn item(namespace: &str, name: &str) -> ResourceIdentifier {
+        ResourceIdentifier {
+            group: String::new(),
+            resource: "configmaps".into(),
+            namespace: namespace.into(),
+            name: name.into(),
+        }
+    }
+
+    #[test]
+    fn a_namespace_is_shared_if_several_of_the_backup_go_there() {
+        let names = ["a", "b", "c"];
+        for (mapping, expected) in [
+            (&[][..], &[][..]),
+            (&[("a", "x")], &[]),
+            (&[("a", "b"), ("b", "a")], &[]),
+            (&[("a", "x"), ("missing", "x")], &[]),
+            (&[("a", "b")], &[("b", "a b")]),
+            (&[("a", "x"), ("b", "x")], &[("x", "a b")]),
+            (&[("a", "c"), ("b", "c")], &[("c", "a b c")]),
+        ] {
+            let mapping: BTreeMap<String, String> =
+                mapping.iter().map(|(from, to)| (from.to_string(), to.to_string())).collect();
+            let shared = Shared::new(&mapping, &names);
+            let found: Vec<(&str, String)> =
+                shared.sources.iter().map(|(to, from)| (to.as_str(), from.join(" "))).collect();
+            let expected: Vec<(&str, String)> =
+                expected.iter().map(|(to, from)| (*to, from.to_string())).collect();
+            assert_eq!(found, expected, "{mapping:?}");
+        }
+    }
+
+    #[test]
+    fn a_rival_has_the_same_name_in_another_namespace_and_is_restored() {
+        let mapping = BTreeMap::from([("a".to_owned(), "b".to_owned())]);
+        let shared = Shared::new(&mapping, &["a", "b", "c"]);
+        let restored = [item("a", "x"), item("b", "x"), item("b", "y"), item("c", "x")];
+        let has_rival = |namespace: &str, name: &str, target: &str| {
+            shared.has_rival(&item(namespace, name), target, |other| restored.contains(other))
+        };
+        assert!(has_rival("a", "x", "b") && has_rival("b", "x", "b"));
+        assert!(!has_rival("b", "y", "b"), "nothing else is called so");
+        assert!(!has_rival("c", "x", "c"), "its namespace is its own");
+        assert!(!shared.has_rival(&item("a", "x"), "b", |_| false), "the other is left out");
+    }
+
+    #[test]
+    fn an_object_notes_its_item_and_nothing_of_former_restores() {
+        let mut object = json!({"metadata": {"name": "x"}});
+        note(&mut object, None);
+        assert_eq!(object, json!({"metadata": {"name": "x"}}));
+        for namespace in ["a", "b"] {
+            note(&mut object, Some(&item(namespace, "x")));
+            assert_eq!(of(&object), Some(&*format!("configmaps/{namespace}/x")));
+        }
+        note(&mut object, None);
+        assert_eq!((of(&object), &object["metadata"]["annotations"]), (None, &json!({})));
+    }
+
+    #[test]
+    fn a_patch_makes_an_object_note_the_item_that_replaced_it() {
+        let mut noted = json!({"metadata": {}});
+        note(&mut noted, Some(&item("a", "x")));
+        for (ours, expected) in [(noted, json!("configmaps/a/x")), (json!({}), Value::Null)] {
+            let mut patch = json!({"data": {"k": "v"}});
+            carry_over(&mut patch, &ours);
+            let annotations = json!({NOTE: expected});
+            assert_eq!(
+                patch,
+                json!({"data": {"k": "v"}, "metadata": {"annotations": annotations}})
+            );
+        }
+    }
+}

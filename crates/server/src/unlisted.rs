@@ -1,0 +1,73 @@
+//! Binaries of the plugin folder that could not be asked which plugins they have.
+//!
+//! Velero would not start. We work without them, but nobody may believe that all is well: each backup and restore says
+//! that they were missing, and what they began before is not given up as long as they may come back.
+
+use bowline_engine::report::{About, Report};
+use bowline_plugin::{Code, Error};
+use bowline_plugin_host::Problem;
+
+/// Tells a run which binaries do not take part in it.
+pub(crate) fn tell(unlisted: &[Problem], report: &Report) {
+    for Problem { command, reason } in unlisted {
+        report.error(
+            About::Run,
+            format!(
+                "plugin {}: {reason}; its actions did not take part, since nobody knows what it has: repair or \
+                 remove it, and restart the server",
+                command.display()
+            ),
+        );
+    }
+}
+
+/// What is answered for a plugin that is not there: `why` says which one. It may be in a binary that a later start of
+/// the server can ask.
+pub(crate) fn missing(unlisted: &[Problem], why: &str) -> Error {
+    match unlisted {
+        [] => Error::new(Code::NotFound, why),
+        [first, ..] => Error::new(
+            Code::Unavailable,
+            format!("{why}, or is in a binary that could not be asked: {first}"),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bowline_plugin::Class;
+
+    use super::*;
+
+    fn problem(command: &str) -> Problem {
+        Problem { command: command.into(), reason: "it gave no handshake within 60 s".to_owned() }
+    }
+
+    #[test]
+    fn a_run_has_an_error_for_each_binary_with_its_reason() {
+        let report = Report::default();
+        tell(&[], &report);
+        assert_eq!(report.errors(), 0);
+        tell(&[problem("/plugins/a"), problem("/plugins/b")], &report);
+        let (errors, _) = report.messages();
+        let texts: Vec<&str> = errors.iter().map(|error| error.text.as_str()).collect();
+        assert_eq!(texts.len(), 2, "{texts:?}");
+        assert!(
+            texts[0].starts_with(
+                "plugin /plugins/a: it gave no handshake within 60 s; its actions did not take part"
+            ),
+            "{texts:?}"
+        );
+        assert!(texts[1].starts_with("plugin /plugins/b: "), "{texts:?}");
+    }
+
+    #[test]
+    fn a_missing_plugin_is_not_given_up_while_a_binary_could_not_be_asked() {
+        let gone = missing(&[], "it is not installed");
+        assert_eq!((gone.code(), gone.class()), (Code::NotFound, Class::Permanent));
+        assert_eq!(gone.message(), "it is not installed");
+        let away = missing(&[problem("/plugins/a")], "it is not installed");
+        assert_eq!((away.code(), away.class()), (Code::Unavailable, Class::Transient));
+        assert!(away.message().contains("/plugins/a: it gave no handshake"), "{away}");
+    }
+}

@@ -1,0 +1,57 @@
+//! A plugin binary that could not be asked what it has: no run is as if it were not there.
+
+use std::path::Path;
+
+use bowline_api::{Backup, Restore};
+use kube::ResourceExt as _;
+use serde_json::json;
+
+use crate::bed::SETS;
+use crate::operations::{Run, Trial, counts, is_over, is_waiting, phase};
+
+/// What a binary is replaced with that is a program, but answers nothing that the host knows.
+const BROKEN: &str = "#!/bin/sh\necho no handshake\n";
+
+async fn names_the_binary<K: Run>(trial: &Trial, created: &K, binary: &Path) {
+    let last = trial.world.until::<K>(&created.name_any(), is_over).await;
+    let results = trial.results(&last).await;
+    assert_eq!(phase(&last), "PartiallyFailed", "{results:?}");
+    let errors = &results.errors.velero;
+    let expected = format!("plugin {}: its handshake is wrong", binary.display());
+    assert!(
+        errors.len() == 1
+            && errors[0].contains(&expected)
+            && errors[0].contains("its actions did not take part"),
+        "{results:?}"
+    );
+}
+
+#[tokio::test]
+async fn runs_say_which_binary_was_missing_and_what_it_began_is_not_given_up() {
+    let mut trial = Trial::start("unlisted").await;
+    for set in SETS {
+        trial.add_claim(set, set, "operation=1000").await;
+    }
+    let binary = trial.world.path("plugins").join(SETS[0]);
+    let script = std::fs::read_to_string(&binary).unwrap();
+    // No plugin, and nothing that anybody misses.
+    let notes = trial.world.path("plugins").join("README");
+    std::fs::copy(&binary, &notes).unwrap();
+    std::fs::write(&notes, "These are plugins.\n").unwrap();
+
+    let before = trial.back_up("b", json!({})).await;
+    trial.world.until::<Backup>("b", is_waiting).await;
+    trial.restart(async |_| std::fs::write(&binary, BROKEN).unwrap()).await;
+    let backup = trial.back_up("missing", json!({})).await;
+    names_the_binary(&trial, &backup, &binary).await;
+    let spec = json!({"backupName": "missing", "namespaceMapping": {&trial.app: "unlisted-r"}});
+    let restore: Restore =
+        trial.world.create(json!({"metadata": {"name": "r"}, "spec": spec})).await;
+    names_the_binary(&trial, &restore, &binary).await;
+    let waits = trial.world.api::<Backup>().get("b").await.unwrap();
+    assert!(is_waiting(&waits), "its operation may be known again: {waits:?}");
+
+    trial.restart(async |_| std::fs::write(&binary, script).unwrap()).await;
+    let last = trial.world.until::<Backup>(&before.name_any(), is_over).await;
+    assert_eq!((phase(&last).as_str(), counts(&last)), ("Completed", [2, 2, 0]), "{last:?}");
+}

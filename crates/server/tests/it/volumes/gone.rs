@@ -1,0 +1,147 @@
+//! Backups that nobody goes on with: what they have made is in their journals, and must not be forgotten.
+
+use std::path::PathBuf;
+
+use bowline_api::{Backup, BackupPhase, BackupStatus, VolumeSnapshotLocation};
+use bowline_store::BackupName;
+use bowline_store::file::Own;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::ResourceExt;
+use kube::api::ListParams;
+use serde_json::json;
+
+use super::Trial;
+use super::suite::eventually;
+use crate::operations::{is_waiting, phase};
+
+/// The pages of journals that there are.
+async fn pages(trial: &Trial) -> Vec<ConfigMap> {
+    let params = ListParams::default().labels("bowline.io/journal");
+    trial.world.api::<ConfigMap>().list(&params).await.unwrap().items
+}
+
+/// The folder of the backup `b` in the bucket.
+fn folder(trial: &Trial) -> PathBuf {
+    trial.world.path("root").join("default/backups/b")
+}
+
+/// A backup that waits for its upload, and whose server has ended. Its snapshot is taken.
+async fn interrupted(name: &str, upload: &str) -> (Trial, Backup) {
+    let mut trial = Trial::start(name, "sdk").await;
+    trial.location("snaps", "vs-v2", json!({"upload-ms": upload})).await;
+    trial.volume("one").await;
+    trial.back_up("b", json!({})).await;
+    let backup = trial.world.until("b", is_waiting::<Backup>).await;
+    eventually("the upload begins", async || trial.called("upload-snapshot") > 0).await;
+    trial.world.end().await.unwrap();
+    assert_eq!(trial.snapshots_at_plugin().len(), 1);
+    assert_eq!(pages(&trial).await[0].annotations()["bowline.io/storage-location"], "default");
+    (trial, backup)
+}
+
+fn run(trial: &mut Trial) {
+    let options = Trial::options(&trial.world);
+    trial.world.run(options);
+}
+
+async fn until_forgotten(trial: &Trial) {
+    eventually("the journal goes", async || pages(trial).await.is_empty()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_that_is_deleted_while_no_server_runs_leaves_nothing() {
+    let (mut trial, _) = interrupted("gone-away", "600000").await;
+    trial.world.delete::<Backup>("b").await;
+    assert!(folder(&trial).exists());
+    run(&mut trial);
+    until_forgotten(&trial).await;
+    assert_eq!(trial.snapshots_at_plugin(), Vec::<String>::new(), "{:?}", trial.calls());
+    assert!(trial.called("cancel-snapshot") > 0, "its upload is told to stop: {:?}", trial.calls());
+    let files = std::fs::read_dir(folder(&trial)).map_or(0, Iterator::count);
+    assert_eq!(files, 0, "without a record nobody finds them");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_whose_record_is_in_the_bucket_keeps_its_snapshots_though_it_was_deleted() {
+    let (mut trial, backup) = interrupted("gone-whole", "600000").await;
+    // As if the server had ended right after its last write to the bucket.
+    let status = BackupStatus { phase: Some(BackupPhase::Completed), ..BackupStatus::default() };
+    let record = Backup { status: Some(status), ..backup };
+    trial.store.commit(&record).await.unwrap();
+    trial.world.delete::<Backup>("b").await;
+    run(&mut trial);
+    until_forgotten(&trial).await;
+    assert_eq!(trial.snapshots_at_plugin().len(), 1, "{:?}", trial.calls());
+    assert!(trial.store.exists(&BackupName::new("b").unwrap()).await.unwrap());
+    trial.world.until::<Backup>("b", |found| phase(found) == "Completed").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_journal_stays_until_the_snapshots_that_it_knows_of_are_deleted() {
+    let (mut trial, _) = interrupted("gone-later", "600000").await;
+    trial.world.delete::<Backup>("b").await;
+    trial.world.delete::<VolumeSnapshotLocation>("snaps").await;
+    run(&mut trial);
+    // By then it has been looked for journals: that begins when the server does, and a server ends after it.
+    let spec = json!({"includedNamespaces": ["none"]});
+    trial.world.create::<Backup>(json!({"metadata": {"name": "other"}, "spec": spec})).await;
+    trial.ended("other").await;
+    trial.world.end().await.unwrap();
+    assert!(!pages(&trial).await.is_empty(), "nothing else knows of the snapshot");
+    assert_eq!(trial.snapshots_at_plugin().len(), 1);
+    trial.location("snaps", "vs-v2", json!({})).await;
+    run(&mut trial);
+    until_forgotten(&trial).await;
+    assert_eq!(trial.snapshots_at_plugin(), Vec::<String>::new(), "{:?}", trial.calls());
+}
+
+/// Lets the bucket refuse a file: links are not followed. Returns where the file is now.
+fn refuse(trial: &Trial, file: &str) -> (PathBuf, PathBuf) {
+    let (shown, kept) = (folder(trial).join(file), trial.world.path("kept"));
+    std::fs::rename(&shown, &kept).unwrap();
+    std::os::unix::fs::symlink(&kept, &shown).unwrap();
+    (shown, kept)
+}
+
+/// Waits until the run was taken up and given back, twice.
+async fn until_tried(trial: &Trial) {
+    let writer = async || {
+        let last = pages(trial).await.into_iter().max_by_key(ResourceExt::name_any).unwrap();
+        last.annotations()["bowline.io/journal-writer"].clone()
+    };
+    for _ in 0..2 {
+        let before = writer().await;
+        eventually("it is taken up", async || writer().await != before).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_the_bucket_refuses_to_show_is_not_taken_for_an_empty_one() {
+    let (mut trial, _) = interrupted("gone-refused", "1000").await;
+    let (shown, kept) = refuse(&trial, "b-bowline.json.gz");
+    run(&mut trial);
+    until_tried(&trial).await;
+    assert!(std::fs::symlink_metadata(&shown).unwrap().is_symlink(), "it was overwritten");
+    std::fs::rename(&kept, &shown).unwrap();
+    let backup = trial.ended("b").await;
+    assert_eq!(phase(&backup), "Completed");
+    let own: Own = trial.get("b").await;
+    assert_eq!(own.volume_operations.len(), 2, "{own:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_whose_files_the_bucket_refuses_to_show_can_be_canceled() {
+    let (mut trial, _) = interrupted("gone-cancel", "600000").await;
+    refuse(&trial, "b-bowline.json.gz");
+    run(&mut trial);
+    until_tried(&trial).await;
+    let cancel = json!({"metadata": {"annotations": {bowline_api::annotation::CANCEL: "true"}}});
+    trial.world.patch::<Backup>("b", cancel).await;
+    let backup = trial.ended("b").await;
+    let status = backup.status.unwrap();
+    assert_eq!(status.phase, Some(BackupPhase::Failed), "{status:?}");
+    let reason = status.failure_reason;
+    assert!(reason.starts_with("canceled: "), "{reason}");
+    assert!(reason.contains("is a symbolic link"), "{reason}");
+    assert_eq!(trial.snapshots_at_plugin(), Vec::<String>::new(), "the journal knows of it");
+}
