@@ -55,9 +55,10 @@ pub(crate) async fn for_end<R: Run>(
     for line in outcome(&ended) {
         output::say(line);
     }
-    tokio::select! {
-        told = told::told(installation, &ended) => told.into_iter().for_each(output::say),
-        exit = &mut asked_to_end => return Ok(exit),
+    // Boxed, since what it asks for is large, too.
+    match Box::pin(told::told(installation, &ended, asked_to_end)).await {
+        Ok(lines) => lines.into_iter().for_each(output::say),
+        Err(exit) => return Ok(exit),
     }
     output::say(where_to_look(&ended, installation));
     Ok(exit_of(&ended))

@@ -4,35 +4,45 @@ use std::time::Duration;
 
 use bowline_store::file::{Messages, Results};
 use kube::ResourceExt as _;
-use tokio::time::timeout;
 
 use crate::args::TrustArgs;
 use crate::describe::file;
 use crate::download::Downloads;
+use crate::exit::Exit;
 use crate::installation::Installation;
 use crate::output::harmless;
 use crate::run::Run;
 
 /// How many errors and warnings are told. The rest is for `describe`.
 const MOST: usize = 5;
-/// How long it may take to learn of them. The run has ended, and its summary is on the screen.
+/// How long the server may take to give them out. The run has ended, and its summary is on the screen.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The first errors and warnings of a run. None if they cannot be had: `describe` says why.
-pub(super) async fn told<R: Run>(installation: &Installation, run: &R) -> Vec<String> {
+/// The first errors and warnings of a run, unless the user has seen enough. None if they cannot be had: `describe` says
+/// why.
+pub(super) async fn told<R: Run>(
+    installation: &Installation,
+    run: &R,
+    asked_to_end: impl Future<Output = Exit>,
+) -> Result<Vec<String>, Exit> {
     let summary = run.summary();
     if summary.errors + summary.warnings == 0 || run.has_files().is_err() {
-        return Vec::new();
+        return Ok(Vec::new());
     }
-    let fetch = async {
-        let location = run.location(installation).await.ok()?;
-        let trust = TrustArgs::default();
-        let downloads = Downloads::new(installation, &location, &trust, PATIENCE).await.ok()?;
-        file::<Results>(&downloads, &run.name_any(), R::RESULTS, true).await?.ok()
-    };
-    match timeout(PATIENCE, Box::pin(fetch)).await {
-        Ok(Some(results)) => first(&results),
-        _ => Vec::new(),
+    let Ok(location) = run.location(installation).await else { return Ok(Vec::new()) };
+    let trust = TrustArgs::default();
+    let downloads = Downloads::new(installation, &location, &trust, PATIENCE).await;
+    let Ok(downloads) = downloads else { return Ok(Vec::new()) };
+    let name = run.name_any();
+    tokio::select! {
+        // Boxed, since downloads are large.
+        fetched = Box::pin(file::<Results>(&downloads, &name, R::RESULTS, true)) => {
+            Ok(fetched.and_then(Result::ok).as_ref().map(first).unwrap_or_default())
+        }
+        exit = asked_to_end => {
+            downloads.abandon().await;
+            Err(exit)
+        }
     }
 }
 

@@ -192,7 +192,7 @@ fn a_backup_is_created_listed_and_described() {
     let described = place.ok(&["backup", "describe", "one"]);
     assert!(described.contains("\nPhase:  New\n"), "{described}");
     place.refused(&["backup", "logs", "one"], &["has no log yet", "it is New"]);
-    place.refused(&["backup", "download", "one"], &["has no archive yet", "it is New"]);
+    place.refused(&["backup", "download", "one"], &["has no archive", "it is New"]);
     for line in [&["get", "none"][..], &["describe", "none"], &["logs", "none"]] {
         let arguments: Vec<&str> = ["backup"].iter().chain(line).copied().collect();
         place.refused(&arguments, &["no backup `none` in namespace `backup-create`", "lists"]);
@@ -505,6 +505,8 @@ fn an_archive_is_written_whole_or_not_at_all() {
 #[test]
 fn waiting_tells_each_phase_and_how_it_ended() {
     let place = cluster().place("backup-wait");
+    let results = packed_json(&json!({"errors": {"namespaces": {"app": ["oh"]}}}));
+    let _server = FakeServer::start(&place, [("BackupResults", results)]);
     for (name, phase, code) in [("good", "Completed", 0), ("bad", "PartiallyFailed", 1)] {
         let mut command = place.bowline(&["backup", "create", name, "--wait"]);
         let mut child = command.spawn().unwrap();
@@ -524,6 +526,9 @@ fn waiting_tells_each_phase_and_how_it_ended() {
             format!("backup `{name}` has ended as {phase}: 3 of 3 items, {errors}, 0 warnings");
         assert_eq!(next(), end);
         assert_eq!(next(), "reason: because");
+        if code == 1 {
+            assert_eq!(next(), "error: namespace app: oh");
+        }
         let see = format!("see `bowline backup describe {name}` and `bowline backup logs {name}`");
         assert_eq!(next(), see);
         assert_eq!(child.wait().unwrap().code(), Some(code));

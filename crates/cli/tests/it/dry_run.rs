@@ -351,7 +351,9 @@ fn a_dry_run_tells_what_is_wrong_with_an_archive_and_what_it_cannot_get() {
         );
     }
     place.set_status::<Backup>("b", &json!({"phase": "InProgress"}));
-    place.refused(&line, &["backup `b` has no archive yet", "it is InProgress"]);
+    let ended = place.run(&line);
+    assert_eq!((ended.code, ended.stdout.as_str()), (Some(1), ""));
+    assert!(ended.stderr.contains("refused: The backup b is still InProgress"), "{}", ended.stderr);
     place.set_status::<Backup>("b", &json!({"phase": "Completed"}));
     let location = place.api::<BackupStorageLocation>();
     cluster().runtime.block_on(location.delete("main", &DeleteParams::default())).unwrap();

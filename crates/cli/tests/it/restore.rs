@@ -214,6 +214,9 @@ fn describe_and_logs_show_what_the_storage_location_holds_and_leave_no_request()
 fn waiting_tells_each_phase_and_how_it_ended() {
     let place = cluster().place("restore-wait");
     completed(&place, "b");
+    let results =
+        packed_json(&json!({"warnings": {"cluster": ["hm"]}, "errors": {"velero": ["oh"]}}));
+    let _server = FakeServer::start(&place, [("RestoreResults", results)]);
     for (name, phase, code) in [("good", "Completed", 0), ("bad", "PartiallyFailed", 1)] {
         let mut command =
             place.bowline(&["restore", "create", name, "--from-backup", "b", "--wait"]);
@@ -231,6 +234,9 @@ fn waiting_tells_each_phase_and_how_it_ended() {
         let end =
             format!("restore `{name}` has ended as {phase}: 3 of 3 items, {errors}, 0 warnings");
         assert_eq!(next(), end);
+        if code == 1 {
+            assert_eq!([next(), next()], ["error: oh", "warning: hm"]);
+        }
         let see =
             format!("see `bowline restore describe {name}` and `bowline restore logs {name}`");
         assert_eq!(next(), see);

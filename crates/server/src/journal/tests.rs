@@ -97,7 +97,7 @@ fn the_last_page_is_filled_and_then_the_journal_is_full() {
         }
     };
     let fit = page::MOST_BYTES / page::LARGEST_RECORD;
-    assert_eq!((written, pen.place.page), (fit, fit - 1));
+    assert_eq!((written, pen.place.page), (fit, fit), "the page is turned, and nothing is on it");
     assert!(refusal.contains("full"), "{refusal}");
     assert!(pen.batch.is_none());
     // What is small has room still.

@@ -53,7 +53,7 @@ pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::
     let name = &args.name;
     let backup: Backup = listing::get(&installation, name).await?;
     if let Err(reason) = backup.has_files() {
-        bail!("backup `{name}` has no archive yet: {reason}");
+        bail!("backup `{name}` has no archive: {reason}");
     }
     let target = match &args.output {
         Some(path) => path.clone(),

@@ -58,7 +58,7 @@ pub(super) async fn run(
     };
     let backup = request.backup.clone();
     if let Err(reason) = backup.has_files() {
-        bail!("backup `{}` has no archive yet: {reason}", backup.name_any());
+        bail!("backup `{}` has no archive: {reason}", backup.name_any());
     }
     let location = &backup.spec.storage_location;
     let downloads = Downloads::new(installation, location, trust, PATIENCE).await?;
