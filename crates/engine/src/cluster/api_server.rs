@@ -34,8 +34,6 @@ use kube::client::Body;
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
-#[cfg(test)]
-use tokio::time::Instant;
 use tokio::time::timeout;
 
 use super::split::OBJECT_MAX;
@@ -44,8 +42,6 @@ use crate::item::Object;
 use crate::resource::{GroupResource, Resource};
 use pages::Source;
 use patience::{Failed, Hope, OUTAGE, Patience, retry_after};
-#[cfg(test)]
-use patience::{LONGEST_PAUSE, TRIES};
 
 /// How long the API server may be silent, before its answer or in the middle of it.
 const SILENCE: Duration = Duration::from_mins(1);

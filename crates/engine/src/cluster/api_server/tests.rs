@@ -6,7 +6,9 @@ use std::task::{Context, Poll};
 
 use futures::TryStreamExt as _;
 use serde_json::json;
+use tokio::time::Instant;
 
+use super::patience::{LONGEST_PAUSE, TRIES};
 use super::*;
 use crate::cluster::fake::usual_resources;
 use crate::resource::Resources;
