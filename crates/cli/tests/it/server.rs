@@ -10,6 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::bowline::World;
+use crate::cluster::full;
 
 #[test]
 fn a_server_says_in_one_line_what_it_lacks_and_ends_cleanly_when_asked() {
@@ -101,9 +102,10 @@ fn traces_go_to_the_collector_that_the_standard_variable_names() {
         }
     });
 
+    let account = runtime.block_on(full("default").open(&plane)).unwrap();
     let mut process = world
         .bowline(&["server", "--plugin-dir=/nowhere", "-n", "default", "--metrics-address=0"])
-        .env("KUBECONFIG", plane.kubeconfig())
+        .env("KUBECONFIG", account)
         .env("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
         .spawn()
         .unwrap();
