@@ -12,8 +12,8 @@ use serde_json::json;
 use crate::contender::{Bucket, Contender, LOCATION, Server, told};
 use crate::measure::{self, Watch};
 use crate::raw::{self, Listing};
-use crate::say;
 use crate::stage::Stage;
+use crate::{requests, say};
 
 const LIMIT: Duration = Duration::from_hours(1);
 
@@ -31,6 +31,8 @@ pub(crate) struct Run {
     /// Of the tarball.
     pub(crate) bytes: u64,
     pub(crate) apiserver_cpu_s: f64,
+    /// That the API server answered meanwhile, whoever asked.
+    pub(crate) api_requests: u64,
 }
 
 /// What all backups took, round by round.
@@ -54,7 +56,7 @@ pub(crate) async fn rounds(
         let listing = list(stage, &kinds).await?;
         say(format_args!("backup, round {round}: raw list {:.2} s", listing.wall_s));
         backups.listings.push(listing);
-        for (contender, runs) in &mut backups.runs {
+        for (contender, runs) in in_turn(&mut backups.runs, round) {
             let name = format!("{}-{round}", contender.name().replace('_', "-"));
             let server = contender.start(stage, Bucket::Own).await?;
             let run = take(stage, &server, &name, objects, &[]).await;
@@ -64,6 +66,15 @@ pub(crate) async fn rounds(
         }
     }
     Ok(backups)
+}
+
+/// Who comes first changes from round to round, so that it is to nobody's advantage.
+pub(crate) fn in_turn<T>(all: &mut [T], round: u16) -> impl Iterator<Item = &mut T> {
+    let mut all: Vec<&mut T> = all.iter_mut().collect();
+    if round.is_multiple_of(2) {
+        all.reverse();
+    }
+    all.into_iter()
 }
 
 async fn list(stage: &Stage, kinds: &[String]) -> anyhow::Result<Listing> {
@@ -97,6 +108,7 @@ pub(crate) async fn take(
         },
     }))?;
     let [api_server, ..] = stage.cluster;
+    let answered = requests::answered(&stage.client).await?;
     let watch = Watch::start([server.pid(), api_server]);
     let started = Instant::now();
     backups.create(&PostParams::default(), &backup).await.context("cannot create a Backup")?;
@@ -106,6 +118,7 @@ pub(crate) async fn take(
     let status = server.until(&backups, name, LIMIT, ended).await?;
     let wall_s = started.elapsed().as_secs_f64();
     let [usage, api_server] = watch.stop()?;
+    let api_requests = requests::answered(&stage.client).await?.saturating_sub(answered);
 
     let items = items_of(&status)?;
     ensure!(
@@ -120,6 +133,7 @@ pub(crate) async fn take(
         items,
         bytes: tarball.context("the backup is Completed and has no tarball")?.len(),
         apiserver_cpu_s: api_server.cpu_s,
+        api_requests,
     })
 }
 
@@ -138,6 +152,16 @@ fn items_of(status: &BackupStatus) -> anyhow::Result<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn contenders_take_turns_at_being_the_first() {
+        let mut all = ['a', 'b', 'c'];
+        let order =
+            |all: &mut [char], round| in_turn(all, round).map(|one| *one).collect::<String>();
+        assert_eq!(order(&mut all, 1), "abc");
+        assert_eq!(order(&mut all, 2), "cba");
+        assert_eq!(order(&mut all, 3), "abc");
+    }
 
     fn status(value: serde_json::Value) -> BackupStatus {
         serde_json::from_value(value).unwrap()

@@ -1,4 +1,4 @@
-//! Who is measured: Bowline, Velero as it comes, and Velero with its limits raised.
+//! Who is measured: Bowline, another build of it, Velero as it comes, and Velero with its limits raised.
 //!
 //! One server runs at a time, started anew for each round. All work with the same S3 server, and are
 //! timed from outside in the same way.
@@ -39,6 +39,8 @@ const POLL: Duration = Duration::from_millis(50);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Contender {
     Bowline,
+    /// Another build of Bowline, to compare with.
+    Baseline,
     Velero,
     VeleroTuned,
 }
@@ -71,6 +73,7 @@ impl Contender {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Bowline => "bowline",
+            Self::Baseline => "baseline",
             Self::Velero => "velero",
             Self::VeleroTuned => "velero_tuned",
         }
@@ -79,7 +82,11 @@ impl Contender {
     /// Starts the server, and waits until it has found its storage location.
     pub(crate) async fn start(self, stage: &Stage, bucket: Bucket) -> anyhow::Result<Server> {
         let started = match self {
-            Self::Bowline => start_bowline(stage, bucket).await,
+            Self::Bowline => start_bowline(stage, &stage.binaries.bowline, bucket).await,
+            Self::Baseline => match &stage.binaries.baseline {
+                Some(binary) => start_bowline(stage, binary, bucket).await,
+                None => bail!("there is no other build"),
+            },
             Self::Velero => start_velero(stage, &[]).await,
             Self::VeleroTuned => start_velero(stage, &TUNED).await,
         };
@@ -176,7 +183,7 @@ async fn start_velero(stage: &Stage, arguments: &[&str]) -> anyhow::Result<Serve
     Ok(Server { process: Kept::Velero(velero), namespace: velero::NAMESPACE, bucket })
 }
 
-async fn start_bowline(stage: &Stage, bucket: Bucket) -> anyhow::Result<Server> {
+async fn start_bowline(stage: &Stage, binary: &Path, bucket: Bucket) -> anyhow::Result<Server> {
     let (bed, namespace) = (&stage.servers, BOWLINE_NAMESPACE);
     let folder = stage.s3.create_bucket(bucket.name()).context("cannot create a bucket")?;
     forget_location(&stage.client, namespace).await?;
@@ -202,14 +209,14 @@ async fn start_bowline(stage: &Stage, bucket: Bucket) -> anyhow::Result<Server> 
     }
     let scratch = bed.subdir("bowline").context("cannot create a folder")?;
     bed.subdir("bowline/plugins").context("cannot create a folder")?;
-    let command = bowline_command(stage, namespace, &scratch);
+    let command = bowline_command(stage, binary, namespace, &scratch);
     let mut process = Process::start(bed, "bowline", command)?;
     process.until(START_LIMIT, || is_available(&stage.client, namespace)).await?;
     Ok(Server { process: Kept::Bowline(process), namespace, bucket: folder })
 }
 
-fn bowline_command(stage: &Stage, namespace: &str, scratch: &Path) -> Command {
-    let mut command = Command::new(&stage.bowline);
+fn bowline_command(stage: &Stage, binary: &Path, namespace: &str, scratch: &Path) -> Command {
+    let mut command = Command::new(binary);
     command
         .arg("server")
         .arg(format!("--kubeconfig={}", stage.plane.kubeconfig().display()))

@@ -6,7 +6,6 @@
 
 mod cluster;
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -22,6 +21,7 @@ use crate::contender::{Bucket, Contender, LOCATION, Server, told};
 use crate::measure::{self, Watch};
 use crate::report::median;
 use crate::say;
+use crate::stage::Binaries;
 use cluster::Cluster;
 
 const LIMIT: Duration = Duration::from_hours(1);
@@ -63,7 +63,7 @@ pub(crate) struct Backups {
 /// Fills a cluster with pods that have so many claims, and has each contender back it up.
 pub(crate) async fn rounds(
     s3: &Arc<S3>,
-    bowline: &Path,
+    binaries: &Binaries,
     claims: usize,
     contenders: &[Contender],
     rounds: u16,
@@ -71,7 +71,7 @@ pub(crate) async fn rounds(
     if let Some(reason) = node::unavailable() {
         bail!("{reason}");
     }
-    let cluster = Cluster::set_up(s3, bowline, claims).await?;
+    let cluster = Cluster::set_up(s3, binaries, claims).await?;
     let runs = contenders.iter().map(|contender| (*contender, Vec::new())).collect();
     let mut backups = Backups { claims, pods: cluster.pods.len(), raw: Vec::new(), runs };
     for round in 1..=rounds {

@@ -15,6 +15,7 @@ mod plot;
 mod presence;
 mod raw;
 mod report;
+mod requests;
 mod restore;
 mod stage;
 
@@ -35,7 +36,7 @@ use crate::contender::Contender;
 use crate::fill::Load;
 use crate::report::Results;
 use crate::restore::{Archive, Restores};
-use crate::stage::Stage;
+use crate::stage::{Binaries, Stage};
 
 /// Measure backups and restores by Bowline and by Velero, and the floor under both
 ///
@@ -77,6 +78,10 @@ struct Args {
     /// Leave Bowline out
     #[arg(long, conflicts_with = "skip_velero")]
     skip_bowline: bool,
+
+    /// Measure this other `bowline` as well, turn by turn, and tell the ratios between the two
+    #[arg(long, value_name = "FILE", conflicts_with = "skip_bowline")]
+    baseline: Option<PathBuf>,
 
     /// Where the randomness of the objects comes from: the same seed makes the same objects
     #[arg(long, default_value_t = 1)]
@@ -127,10 +132,12 @@ impl Args {
     }
 
     fn contenders(&self) -> Vec<Contender> {
-        let all = [Contender::Bowline, Contender::Velero, Contender::VeleroTuned];
+        let all =
+            [Contender::Bowline, Contender::Baseline, Contender::Velero, Contender::VeleroTuned];
         all.into_iter()
             .filter(|contender| match contender {
                 Contender::Bowline => !self.skip_bowline,
+                Contender::Baseline => self.baseline.is_some(),
                 Contender::Velero | Contender::VeleroTuned => !self.skip_velero,
             })
             .collect()
@@ -150,7 +157,8 @@ impl Args {
         }
         let mut restores = vec![(part, all)];
         if !self.skip_bowline {
-            restores.push((whole, vec![Contender::Bowline]));
+            let is_ours = |by: &Contender| matches!(by, Contender::Bowline | Contender::Baseline);
+            restores.push((whole, self.contenders().into_iter().filter(is_ours).collect()));
         }
         restores
     }
@@ -184,15 +192,15 @@ async fn run_until_asked_to_end(args: &Args) -> anyhow::Result<ExitCode> {
 async fn run(args: &Args) -> anyhow::Result<()> {
     args.check()?;
     let contenders = args.contenders();
-    let bowline = find_programs(&contenders).await?;
+    let binaries = find_programs(&contenders, args.baseline.as_deref()).await?;
     let bed = Bed::new()?;
     let s3 = Arc::new(S3::start(&bed).await?);
     if let Some(claims) = args.csi_claims {
         let claims = usize::from(claims);
-        let backups = csi::rounds(&s3, &bowline, claims, &contenders, args.rounds).await?;
+        let backups = csi::rounds(&s3, &binaries, claims, &contenders, args.rounds).await?;
         return write(args, &backups.json(cores()), &plot::csi_svg(&backups), &backups.table());
     }
-    let stage = Stage::set_up(&s3, &bowline).await?;
+    let stage = Stage::set_up(&s3, &binaries).await?;
 
     let mut restores = Vec::new();
     if args.wants(Task::Restore) {
@@ -214,7 +222,7 @@ async fn run(args: &Args) -> anyhow::Result<()> {
     drop(stage);
     for round in 1..=args.rounds {
         for restores in &mut restores {
-            restores.round(&s3, &bowline, round).await?;
+            restores.round(&s3, &binaries, round).await?;
         }
     }
     let results = Results { load: args.load(), cores: cores(), backups, restores };
@@ -225,8 +233,11 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Finds what is measured, or builds it. Returns our own binary.
-async fn find_programs(contenders: &[Contender]) -> anyhow::Result<PathBuf> {
+/// Finds what is measured, or builds it. Returns our own binaries.
+async fn find_programs(
+    contenders: &[Contender],
+    baseline: Option<&Path>,
+) -> anyhow::Result<Binaries> {
     let bowline = std::env::current_exe().context("cannot find myself")?.with_file_name("bowline");
     let is_measured = |contender| contenders.contains(&contender);
     ensure!(
@@ -234,11 +245,13 @@ async fn find_programs(contenders: &[Contender]) -> anyhow::Result<PathBuf> {
         "there is no {}; start this with bench/run, which builds it",
         bowline.display()
     );
+    let baseline = baseline.map(Path::canonicalize).transpose();
+    let baseline = baseline.context("cannot find the other build of --baseline")?;
     // Takes minutes the first time, and tells its own progress.
     if is_measured(Contender::Velero) {
         program::locate([Program::Velero, Program::VeleroPluginForAws]).await?;
     }
-    Ok(bowline)
+    Ok(Binaries { bowline, baseline })
 }
 
 fn write(args: &Args, json: &Value, svg: &str, table: &str) -> anyhow::Result<()> {
@@ -287,6 +300,8 @@ mod tests {
         };
         assert_eq!(names(&["--objects=5"]), ["bowline", "velero", "velero_tuned"]);
         assert_eq!(names(&["--objects=5", "--skip-velero"]), ["bowline"]);
+        let both = ["--objects=5", "--skip-velero", "--baseline=old/bowline"];
+        assert_eq!(names(&both), ["bowline", "baseline"]);
         assert_eq!(names(&["--objects=5", "--skip-bowline"]), ["velero", "velero_tuned"]);
     }
 

@@ -159,6 +159,7 @@ fn mebibytes(bytes: u64) -> f64 {
 fn color(contender: Contender) -> &'static str {
     match contender {
         Contender::Bowline => "#0b7a75",
+        Contender::Baseline => "#7a9e9c",
         Contender::Velero => "#c8553d",
         Contender::VeleroTuned => "#e3a857",
     }

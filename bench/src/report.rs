@@ -1,5 +1,6 @@
 //! What came out: medians, as a table for people and as JSON for programs.
 
+mod baseline;
 pub(crate) mod csi;
 pub(crate) mod restores;
 
@@ -83,6 +84,7 @@ impl Run {
             items: median_count(rounds.iter().map(|round| round.items)),
             bytes: median_count(rounds.iter().map(|round| round.bytes)),
             apiserver_cpu_s: of(|round| round.apiserver_cpu_s),
+            api_requests: median_count(rounds.iter().map(|round| round.api_requests)),
         }
     }
 }
@@ -108,6 +110,9 @@ impl Results {
             }
         }
         restores::add_to(&mut all, &self.restores);
+        if let Some(ratios) = baseline::json(self) {
+            all["bowline_to_baseline"] = ratios;
+        }
         all
     }
 
@@ -118,6 +123,7 @@ impl Results {
             tables.push(restores::table(&self.restores));
             tables.push(restores::limits(&self.restores, self.cores));
         }
+        tables.extend(baseline::table(self));
         tables.join("\n")
     }
 }
@@ -218,6 +224,7 @@ pub(crate) mod tests {
             items,
             bytes: 1_250_000,
             apiserver_cpu_s: 0.75,
+            api_requests: 500,
         };
         let backups = Backups {
             listings: vec![listing(0.5), listing(0.1), listing(0.4)],

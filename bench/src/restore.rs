@@ -19,8 +19,8 @@ use crate::contender::{BOWLINE_NAMESPACE, Bucket, Contender, Server, told};
 use crate::create::{self, Creation};
 use crate::fill::Load;
 use crate::measure::{self, Watch};
-use crate::stage::{Meanwhile, Stage};
-use crate::{archive, backup, presence, say};
+use crate::stage::{Binaries, Meanwhile, Stage};
+use crate::{archive, backup, presence, requests, say};
 
 const LIMIT: Duration = Duration::from_hours(3);
 
@@ -50,6 +50,8 @@ pub(crate) struct Restoration {
     /// As the Restore counts them, those that were there included.
     pub(crate) items: u64,
     pub(crate) warnings: u64,
+    /// That the API server answered meanwhile, whoever asked.
+    pub(crate) api_requests: u64,
     #[serde(flatten)]
     pub(crate) meanwhile: Meanwhile,
 }
@@ -91,10 +93,10 @@ impl Restores {
     pub(crate) async fn round(
         &mut self,
         s3: &Arc<S3>,
-        bowline: &std::path::Path,
+        binaries: &Binaries,
         round: u16,
     ) -> anyhow::Result<()> {
-        let set_up = async || Stage::set_up(s3, bowline).await;
+        let set_up = async || Stage::set_up(s3, binaries).await;
         let objects = self.archive.load.len();
         let tell = |name: &str, wall_s: f64| {
             say(format_args!("restore of {objects}, round {round}: {name} {wall_s:.2} s"));
@@ -116,7 +118,7 @@ impl Restores {
             self.tried.clone_from(&creations);
         }
         self.creations.extend(fastest(&creations));
-        for (contender, runs) in &mut self.runs {
+        for (contender, runs) in backup::in_turn(&mut self.runs, round) {
             let stage = set_up().await?;
             let server = contender.start(&stage, Bucket::Shared).await?;
             let run = restore(&stage, &server, &self.archive).await;
@@ -147,6 +149,7 @@ async fn restore(stage: &Stage, server: &Server, archive: &Archive) -> anyhow::R
         "spec": {"backupName": archive.name},
     }))?;
     let [api_server, etcd, controllers] = stage.cluster;
+    let answered = requests::answered(&stage.client).await?;
     let watch = Watch::start([server.pid(), api_server, etcd, controllers]);
     let (started, idle) = (Instant::now(), measure::idle_s());
     restores.create(&PostParams::default(), &restore).await.context("cannot create a Restore")?;
@@ -156,6 +159,7 @@ async fn restore(stage: &Stage, server: &Server, archive: &Archive) -> anyhow::R
     let status = server.until(&restores, name, LIMIT, ended).await?;
     let (wall_s, idle) = (started.elapsed().as_secs_f64(), measure::idle_s() - idle);
     let [usage, cluster @ ..] = watch.stop()?;
+    let api_requests = requests::answered(&stage.client).await?.saturating_sub(answered);
 
     let (items, warnings) = counts(&status)?;
     presence::check(&stage.client, archive.load).await?;
@@ -165,6 +169,7 @@ async fn restore(stage: &Stage, server: &Server, archive: &Archive) -> anyhow::R
         peak_rss_bytes: usage.peak_rss_bytes,
         items,
         warnings,
+        api_requests,
         meanwhile: Meanwhile::new(cluster, idle),
     })
 }

@@ -1,6 +1,6 @@
 //! What is measured on: a control plane that runs nothing else, and the bucket of the whole run.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context as _;
@@ -19,10 +19,18 @@ pub(crate) struct Stage {
     pub(crate) servers: Bed,
     /// Whether servers are to take snapshots by CSI drivers.
     pub(crate) has_csi: bool,
-    /// The binary that is measured.
-    pub(crate) bowline: PathBuf,
+    /// The binaries that are measured.
+    pub(crate) binaries: Binaries,
     /// The processes of the API server, etcd and the controllers.
     pub(crate) cluster: [u32; 3],
+}
+
+/// The programs of ours that are measured.
+#[derive(Clone, Debug)]
+pub(crate) struct Binaries {
+    pub(crate) bowline: PathBuf,
+    /// Another build, to compare with.
+    pub(crate) baseline: Option<PathBuf>,
 }
 
 /// What else the machine did while something was measured, in seconds of its cores.
@@ -54,17 +62,22 @@ impl Meanwhile {
 impl Stage {
     /// Starts a new control plane, which knows the kinds of backups and restores and has nothing
     /// else in it. The one before must have ended.
-    pub(crate) async fn set_up(s3: &Arc<S3>, bowline: &Path) -> anyhow::Result<Self> {
+    pub(crate) async fn set_up(s3: &Arc<S3>, binaries: &Binaries) -> anyhow::Result<Self> {
         let bed = Bed::new()?;
-        Self::in_bed(&bed, bed.clone(), s3, bowline).await
+        Self::in_bed(&bed, bed.clone(), s3, binaries).await
     }
 
     /// The same, in namespaces of its own, so that it can have a real node.
-    pub(crate) async fn set_up_for_node(s3: &Arc<S3>, bowline: &Path) -> anyhow::Result<Self> {
-        Self::in_bed(&Bed::isolated()?, Bed::new()?, s3, bowline).await
+    pub(crate) async fn set_up_for_node(s3: &Arc<S3>, binaries: &Binaries) -> anyhow::Result<Self> {
+        Self::in_bed(&Bed::isolated()?, Bed::new()?, s3, binaries).await
     }
 
-    async fn in_bed(bed: &Bed, servers: Bed, s3: &Arc<S3>, bowline: &Path) -> anyhow::Result<Self> {
+    async fn in_bed(
+        bed: &Bed,
+        servers: Bed,
+        s3: &Arc<S3>,
+        binaries: &Binaries,
+    ) -> anyhow::Result<Self> {
         let plane = ControlPlane::start(bed, Options::default()).await?;
         let client = plane.client().await?;
         for definition in bowline_api::crds::all() {
@@ -73,7 +86,7 @@ impl Stage {
         let process = |name| measure::find(name).with_context(|| format!("there is no {name}"));
         // Names of processes have fifteen characters at most.
         let cluster = [process("kube-apiserver")?, process("etcd")?, process("kube-controller")?];
-        let (s3, bowline) = (Arc::clone(s3), bowline.to_owned());
-        Ok(Self { s3, plane, client, servers, has_csi: false, bowline, cluster })
+        let (s3, binaries) = (Arc::clone(s3), binaries.clone());
+        Ok(Self { s3, plane, client, servers, has_csi: false, binaries, cluster })
     }
 }

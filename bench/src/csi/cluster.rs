@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::say;
-use crate::stage::Stage;
+use crate::stage::{Binaries, Stage};
 
 /// Where the pods are.
 pub(super) const NAMESPACE: &str = "shop";
@@ -60,10 +60,10 @@ impl Cluster {
     /// Starts everything, and waits until all pods run.
     pub(super) async fn set_up(
         s3: &Arc<S3>,
-        bowline: &Path,
+        binaries: &Binaries,
         claims: usize,
     ) -> anyhow::Result<Self> {
-        let mut stage = Stage::set_up_for_node(s3, bowline).await?;
+        let mut stage = Stage::set_up_for_node(s3, binaries).await?;
         stage.has_csi = true;
         let node = Node::start(&stage.plane).await?;
         let csi = Csi::start(&stage.plane, Some(&node), csi::Options::default()).await?;

@@ -66,6 +66,7 @@ impl Restoration {
             peak_rss_bytes: median_count(rounds.iter().map(|round| round.peak_rss_bytes)),
             items: median_count(rounds.iter().map(|round| round.items)),
             warnings: median_count(rounds.iter().map(|round| round.warnings)),
+            api_requests: median_count(rounds.iter().map(|round| round.api_requests)),
             meanwhile: Meanwhile::median(rounds.iter().map(|round| round.meanwhile)),
         }
     }
@@ -246,6 +247,7 @@ pub(crate) mod tests {
             peak_rss_bytes: 48 << 20,
             items,
             warnings: 1,
+            api_requests: 9000,
             meanwhile: meanwhile(wall_s),
         };
         vec![

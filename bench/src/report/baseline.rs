@@ -1,0 +1,126 @@
+//! What this build costs beside another one: a row for backups and one for each archive restored.
+
+use serde_json::{Value, json};
+
+use super::{Results, aligned};
+use crate::backup::Run;
+use crate::contender::Contender;
+use crate::restore::Restoration;
+
+/// What is compared.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Cost {
+    wall_s: f64,
+    cpu_s: f64,
+    api_requests: u64,
+}
+
+impl From<Run> for Cost {
+    fn from(run: Run) -> Self {
+        Self { wall_s: run.wall_s, cpu_s: run.cpu_s, api_requests: run.api_requests }
+    }
+}
+
+impl From<Restoration> for Cost {
+    fn from(run: Restoration) -> Self {
+        Self { wall_s: run.wall_s, cpu_s: run.cpu_s, api_requests: run.api_requests }
+    }
+}
+
+/// How many times as much as the other build this one takes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Ratio {
+    wall: f64,
+    cpu: f64,
+    api_requests: f64,
+}
+
+impl Ratio {
+    #[expect(clippy::cast_precision_loss, reason = "requests, far below 2^52")]
+    fn between(ours: Cost, theirs: Cost) -> Self {
+        Self {
+            wall: ours.wall_s / theirs.wall_s,
+            cpu: ours.cpu_s / theirs.cpu_s,
+            api_requests: ours.api_requests as f64 / (theirs.api_requests.max(1) as f64),
+        }
+    }
+}
+
+/// The medians of both builds, if both were measured.
+fn pair<T: Copy>(runs: &[(Contender, Vec<T>)], median: fn(&[T]) -> T) -> Option<(Cost, Cost)>
+where
+    Cost: From<T>,
+{
+    let of = |wanted: Contender| {
+        let found = runs.iter().find(|(contender, _)| *contender == wanted);
+        found.map(|(_, rounds)| Cost::from(median(rounds)))
+    };
+    Some((of(Contender::Bowline)?, of(Contender::Baseline)?))
+}
+
+/// What was compared, largest archive first.
+fn ratios(results: &Results) -> Vec<(String, Ratio)> {
+    let backups = results.backups.iter().filter_map(|backups| {
+        let (ours, theirs) = pair(&backups.runs, Run::median)?;
+        Some(("backup".to_owned(), Ratio::between(ours, theirs)))
+    });
+    let restores = results.restores.iter().filter_map(|restores| {
+        let (ours, theirs) = pair(&restores.runs, Restoration::median)?;
+        let name = format!("restore of {}", restores.archive.load.len());
+        Some((name, Ratio::between(ours, theirs)))
+    });
+    backups.chain(restores).collect()
+}
+
+/// The ratios for programs. None without another build.
+pub(super) fn json(results: &Results) -> Option<Value> {
+    let ratios = ratios(results);
+    let entry = |(name, ratio): &(String, Ratio)| {
+        json!({
+            "task": name,
+            "wall": ratio.wall,
+            "cpu": ratio.cpu,
+            "api_requests": ratio.api_requests,
+        })
+    };
+    (!ratios.is_empty()).then(|| ratios.iter().map(entry).collect())
+}
+
+/// The ratios for people. None without another build.
+pub(super) fn table(results: &Results) -> Option<String> {
+    let ratios = ratios(results);
+    let heading = ["bowline to baseline", "wall", "CPU", "API requests"].map(str::to_owned);
+    let figure = |value: f64| format!("{value:.3}");
+    let row = |(name, ratio): (String, Ratio)| {
+        [name, figure(ratio.wall), figure(ratio.cpu), figure(ratio.api_requests)]
+    };
+    let is_empty = ratios.is_empty();
+    let rows: Vec<_> = std::iter::once(heading).chain(ratios.into_iter().map(row)).collect();
+    (!is_empty).then(|| aligned(&rows))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::tests::sample;
+
+    #[test]
+    fn two_builds_are_compared_by_the_medians_of_their_rounds() {
+        let mut results = sample();
+        assert_eq!((json(&results), table(&results)), (None, None));
+        let backups = results.backups.as_mut().unwrap();
+        let mut other = backups.runs[0].clone();
+        other.0 = Contender::Baseline;
+        for run in &mut other.1 {
+            run.wall_s *= 2.0;
+            run.api_requests *= 4;
+        }
+        backups.runs.push(other);
+        let expected = "\
+bowline to baseline    wall     CPU   API requests
+backup                0.500   1.000          0.250
+";
+        assert_eq!(table(&results).unwrap(), expected);
+        assert_eq!(json(&results).unwrap()[0]["task"], "backup");
+    }
+}
