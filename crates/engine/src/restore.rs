@@ -38,10 +38,14 @@ mod pace;
 pub mod plan;
 pub mod request;
 pub mod reset;
+mod stack;
+#[cfg(test)]
+mod tests;
 pub mod unpack;
 pub mod version;
 pub mod volume;
 
+use std::collections::{BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -51,7 +55,7 @@ use bowline_plugin::{ResourceIdentifier, RestoreItemAction};
 use bowline_store::BackupStore;
 use bowline_store::file::{ResourceList, RestoreVolumeInfo};
 use jiff::Timestamp;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
@@ -134,18 +138,51 @@ pub struct Options {
 pub struct Progress {
     total: AtomicU64,
     done: AtomicU64,
+    /// Items that a damaged archive does not give.
+    lost: AtomicU64,
+    /// Namespaces that are being deleted, and waited for.
+    waiting: watch::Sender<BTreeSet<String>>,
 }
 
 impl Progress {
     /// How many items there are to restore.
     pub fn total(&self) -> u64 {
         // What actions add is not known before.
-        self.total.load(Ordering::Relaxed).max(self.restored())
+        self.total.load(Ordering::Relaxed).max(self.restored()) + self.lost()
+    }
+
+    /// How many items a damaged archive does not give.
+    fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
     }
 
     /// How many of them are through.
     pub fn restored(&self) -> u64 {
         self.done.load(Ordering::Relaxed)
+    }
+
+    /// Waits until other namespaces than before are waited for, and says which. They must be gone before
+    /// anything is restored there.
+    pub async fn waiting(&self, before: &BTreeSet<String>) -> BTreeSet<String> {
+        let mut waiting = self.waiting.subscribe();
+        match waiting.wait_for(|now| now != before).await {
+            Ok(now) => now.clone(),
+            Err(_) => std::future::pending().await,
+        }
+    }
+
+    fn wait_for(&self, namespace: &str) {
+        self.waiting.send_if_modified(|waiting| waiting.insert(namespace.to_owned()));
+    }
+
+    fn waited_for(&self, namespace: &str) {
+        self.waiting.send_if_modified(|waiting| waiting.remove(namespace));
+    }
+
+    /// Plans other items instead of some that were planned.
+    fn replan(&self, before: usize, now: usize) {
+        self.total.fetch_add(now as u64, Ordering::Relaxed);
+        self.total.fetch_sub(before as u64, Ordering::Relaxed);
     }
 
     fn expect(&self, items: usize) {
@@ -154,6 +191,10 @@ impl Progress {
 
     fn done(&self) {
         self.done.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn lose(&self, items: usize) {
+        self.lost.fetch_add(items as u64, Ordering::Relaxed);
     }
 }
 
@@ -168,6 +209,8 @@ pub struct Restored {
     pub resources: ResourceList,
     /// How many items that are.
     pub items: usize,
+    /// How many there should be: those that were not reached, or that a damaged archive does not give, too.
+    pub total: usize,
     /// Operations that actions began.
     pub operations: Vec<Operation>,
     /// How many hooks were run, and how many of them failed.
@@ -182,6 +225,19 @@ pub enum Fatal {
     /// The archive cannot be had.
     #[error("cannot get the archive of the backup")]
     Download(#[from] DownloadError),
+    /// The archive is damaged, and nobody said that it is to be restored all the same.
+    #[error(
+        "the archive of the backup is damaged, so nothing was restored: {}{}; to restore what can be read, \
+         use `--allow-damaged-archive`",
+        first.join("; "),
+        if *more == 0 { String::new() } else { format!("; and {more} more") }
+    )]
+    Damaged {
+        /// What is wrong with it, as far as a person wants to read it.
+        first: Vec<String>,
+        /// How much more that is.
+        more: usize,
+    },
     /// The API server did not say what it serves.
     #[error("cannot discover what the cluster serves")]
     Discover(#[source] crate::cluster::Error),
@@ -358,6 +414,8 @@ struct Parts {
 /// Compiles whatever the stages need, and tells what is wrong with it.
 async fn assemble(parts: Parts, report: Arc<Report>, now: Timestamp) -> Result<Context, Fatal> {
     let Parts { request, contents, world, options, .. } = parts;
+    let lost = check_damage(&request, &contents)?;
+    parts.progress.lose(lost);
     for refusal in &contents.refusals {
         report.error(About::Run, format!("in the archive: {refusal}"));
     }
@@ -366,7 +424,14 @@ async fn assemble(parts: Parts, report: Arc<Report>, now: Timestamp) -> Result<C
     }
     let shared = match &request.namespace_mapping {
         mapping if mapping.is_empty() => Shared::default(),
-        mapping => Shared::new(mapping, &contents.namespaces()),
+        mapping => {
+            let mut names = contents.namespaces();
+            let own = contents.kind(&GroupResource::new("", "namespaces"));
+            names.extend(own.into_iter().flat_map(unpack::Kind::items).map(|(_, name)| name));
+            names.sort_unstable();
+            names.dedup();
+            Shared::new(mapping, &names)
+        }
     };
     let hooks = hook::Watch::new(&request.restore).map_err(Fatal::Hooks)?;
     let (named, resources) = (parts.actions, &world.resources);
@@ -401,6 +466,26 @@ async fn assemble(parts: Parts, report: Arc<Report>, now: Timestamp) -> Result<C
     })
 }
 
+/// How much of the damage of an archive a status tells.
+const DAMAGE_TOLD: usize = 3;
+
+/// Refuses a damaged archive, unless it is to be restored all the same. Returns how many items are lost then.
+fn check_damage(request: &Request, contents: &Contents) -> Result<usize, Fatal> {
+    let damage = &contents.damage;
+    if !damage.is_empty() && !request.allow_damaged {
+        let first: Vec<String> = damage.iter().take(DAMAGE_TOLD).cloned().collect();
+        return Err(Fatal::Damaged { more: damage.len() - first.len(), first });
+    }
+    if contents.broken.is_none() {
+        return Ok(contents.lost);
+    }
+    // Of an archive that breaks off nobody knows what comes after, but for what the backup counted.
+    let status = request.backup.status.as_ref();
+    let counted = status.and_then(|status| status.progress.as_ref());
+    let counted = counted.and_then(|progress| usize::try_from(progress.items_backed_up).ok());
+    Ok(contents.lost + counted.unwrap_or(0).saturating_sub(contents.len()).max(1))
+}
+
 async fn discover(
     cluster: &dyn Cluster,
     request: &Request,
@@ -419,20 +504,13 @@ async fn discover(
 
 /// Visits the archive, step by step.
 async fn visit_all(context: &Arc<Context>) -> Result<(), Fatal> {
-    let world = context.world();
-    let kinds: Vec<&GroupResource> = context
-        .contents
-        .kinds()
-        .map(|(kind, _)| kind)
-        .filter(|kind| world.filter.kind(kind).is_restore())
-        .collect();
-    if kinds.is_empty() {
+    let mut planned = plan_steps(context, |_| true);
+    if planned.is_empty() {
         context.report.warning(About::Run, "there are zero items to be restored");
     }
-    let steps = order::steps(kinds, &context.options.priorities, &world.resources);
-    let planned: Vec<_> = steps.iter().map(|step| items_of(context, &world, step)).collect();
-    context.progress.expect(planned.iter().map(|(_, items)| items.len()).sum());
-    for (stage, items) in planned {
+    let count = |planned: &Steps| planned.iter().map(|(_, items)| items.len()).sum();
+    context.progress.expect(count(&planned));
+    while let Some((stage, items)) = planned.pop_front() {
         tracing::debug!(?stage, items = items.len(), "next step");
         visit_step(context, items).await;
         if context.cancel.is_cancelled() {
@@ -445,9 +523,26 @@ async fn visit_all(context: &Arc<Context>) -> Result<(), Fatal> {
             let Context { cluster, request, report, .. } = &**context;
             let world = discover(&**cluster, request, report).await?;
             *context.world.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(world);
+            // Only now it is known which kinds are meant by short names and singulars.
+            let before = count(&planned);
+            planned = plan_steps(context, |step| step.stage != Stage::Definitions);
+            context.progress.replan(before, count(&planned));
         }
     }
     Ok(())
+}
+
+/// Steps with their items, as far as their place tells.
+type Steps = VecDeque<(Stage, Vec<ResourceIdentifier>)>;
+
+/// Puts the kinds of the archive into steps, by what the cluster serves now.
+fn plan_steps(context: &Context, is_open: impl Fn(&Step) -> bool) -> Steps {
+    let world = context.world();
+    let kinds = context.contents.kinds().map(|(kind, _)| kind);
+    let kinds = kinds.filter(|kind| world.filter.kind(kind).is_restore());
+    let steps = order::steps(kinds, &context.options.priorities, &world.resources);
+    let open = steps.iter().filter(|step| is_open(step));
+    open.map(|step| items_of(context, &world, step)).collect()
 }
 
 /// The items of a step, as far as their place tells.
@@ -481,7 +576,7 @@ async fn visit_step(context: &Arc<Context>, items: Vec<ResourceIdentifier>) {
         }
         let (shared, world) = (Arc::clone(context), Arc::clone(&world));
         let task = async move {
-            shared.visitor.visit(&shared, &world, id, Why::Turn).await;
+            item::visit(&shared, &world, id, Why::Turn).await;
             drop(place);
         };
         tasks.spawn(task.in_current_span());
@@ -508,10 +603,17 @@ fn conclude(
     report: Arc<Report>,
 ) -> Restored {
     let (resources, items) = (context.outcomes.list(), context.outcomes.count());
+    let lost = usize::try_from(context.progress.lost()).unwrap_or(usize::MAX);
+    let total = match &fatal {
+        // What was planned is known, and not what became of it.
+        Some(_) => usize::try_from(context.progress.total()).unwrap_or(usize::MAX),
+        None => items.saturating_add(lost),
+    };
     let operations = context.operations.into_inner().unwrap_or_else(PoisonError::into_inner);
     let volumes = context.volume_outcomes.infos();
     drop(context.report);
-    Restored { fatal, report: own(report), resources, items, operations, hooks, volumes }
+    let total = total.max(items);
+    Restored { fatal, report: own(report), resources, items, total, operations, hooks, volumes }
 }
 
 impl Restored {
@@ -521,6 +623,7 @@ impl Restored {
             report,
             resources: ResourceList::default(),
             items: 0,
+            total: 0,
             operations: Vec::new(),
             hooks: (0, 0),
             volumes: Vec::new(),

@@ -7,6 +7,8 @@ use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::nesting;
+
 /// A Kubernetes object of any kind, as JSON.
 ///
 /// It is kept as the bytes that it came as: most items pass through untouched, and those that are
@@ -32,6 +34,9 @@ pub enum InvalidItem {
     /// It does not say what it is.
     #[error("the item has no `kind`")]
     NoKind,
+    /// Its values are nested more deeply than can be read, here or anywhere.
+    #[error("the item is nested {0} levels deep, which is more than can be read")]
+    TooDeep(usize),
 }
 
 impl Item {
@@ -61,9 +66,15 @@ impl Item {
         Self::from_json(serde_json::to_vec(object)?)
     }
 
-    /// Reads it as a type: one of Kubernetes' own, or `serde_json::Value`.
+    /// Reads it as a type: one of Kubernetes' own, or `serde_json::Value`. One that is nested deeply is
+    /// read only where the stack has room for whoever works with it ([`nesting`]).
     pub fn parse<T: DeserializeOwned>(&self) -> Result<T, InvalidItem> {
-        Ok(serde_json::from_slice(&self.json)?)
+        match serde_json::from_slice(&self.json) {
+            Err(error) if error.is_syntax() && nesting::levels(&self.json) > nesting::SHALLOW => {
+                nesting::read(&self.json)
+            }
+            read => Ok(read?),
+        }
     }
 
     /// The JSON, without the item.

@@ -27,6 +27,7 @@ mod id;
 mod identity;
 mod item;
 mod item_action;
+pub mod nesting;
 mod object_store;
 mod progress;
 mod resource;

@@ -57,6 +57,11 @@ pub enum Milestone {
         /// How it ended.
         phase: End,
     },
+    /// It waits for namespaces that are being deleted.
+    WaitingForNamespaces {
+        /// How many.
+        count: usize,
+    },
     /// It was asked to stop.
     Canceling,
     /// It has stopped, because it was asked to.
@@ -130,6 +135,18 @@ impl Milestone {
             Self::Ended { phase } => {
                 let note = format!("it has ended as {}; its status says why", phase.as_str());
                 (EventType::Warning, phase.as_str().to_owned(), note)
+            }
+            Self::WaitingForNamespaces { count } => {
+                apart("WaitingForNamespaces", &count);
+                let (namespaces, are, them) = match count {
+                    1 => ("namespace", "is", "it"),
+                    _ => ("namespaces", "are", "them"),
+                };
+                let note = format!(
+                    "the restore waits until {count} {namespaces} that it restores into, and that {are} \
+                     being deleted, {are} gone; its log names {them}"
+                );
+                (EventType::Warning, "WaitingForNamespaces".to_owned(), note)
             }
             Self::Canceling => normal("Canceling", "it was asked to stop".to_owned()),
             Self::Canceled => {

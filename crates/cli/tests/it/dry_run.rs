@@ -343,6 +343,9 @@ fn a_dry_run_tells_what_is_wrong_with_an_archive_and_what_it_cannot_get() {
         let server = [("BackupContents", Answer::File(cut)), volumes(), snapshots()];
         let _server = FakeServer::start(&place, server);
         let ended = place.run(&line);
+        assert_eq!((ended.code, ended.stdout.as_str()), (Some(1), ""), "{}", ended.stderr);
+        assert!(ended.stderr.contains("the archive of the backup is damaged"), "{}", ended.stderr);
+        let ended = place.run(&[&line[..], &["--allow-damaged-archive"]].concat());
         assert_eq!(ended.code, Some(1), "{}", ended.stderr);
         assert!(
             ended.stdout.contains("in the archive: the archive breaks off"),

@@ -1,4 +1,7 @@
-//! Writes an object: one create, and only where it exists already a look at what is there.
+//! Writes an object: one create, and only where that is refused a look at what is there.
+//!
+//! The API server asks quotas, policies and webhooks before it finds out that a name is taken. So whatever the
+//! reason of a refusal is, the object may be there, and then it is the policy for existing objects that counts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,33 +45,64 @@ pub(super) async fn apply(
     let create = || context.cluster.create(resource, namespace, &item);
     let applied = match context.pace.ask(create).await {
         Ok(created) => Applied { action: Action::Created, created: Some(created) },
-        Err(error) if may_be_there(resource, &error) => {
+        Err(error) if may_be_there(&error) => {
+            let refused = || format!("it cannot be created: {error}");
             let get = || context.cluster.get(resource, namespace, name);
-            match context.pace.ask(get).await.map_err(|error| error.to_string())? {
-                Some(found) => {
+            match context.pace.ask(get).await {
+                Ok(Some(found)) => {
                     let existing = Existing { context, resource, namespace, name, id };
                     existing.settle(object, found).await?
                 }
-                // Its port is taken by another, or it went away in between.
-                None => return Err(format!("it cannot be created: {error}")),
+                // It was refused for another reason, or it went away in between.
+                Ok(None) => return Err(refused()),
+                Err(unknown) if error.is_already_there() => return Err(unknown.to_string()),
+                Err(_) => return Err(refused()),
             }
         }
         Err(error) => return Err(format!("it cannot be created: {error}")),
     };
-    if is_definition(resource) {
+    // One that was there before is served, or its owner knows why not.
+    if is_definition(resource) && applied.created.is_some() {
         until_served(context, resource, name).await?;
     }
     Ok(applied)
 }
 
-/// Writes the status of an object.
+/// Writes back who owned which fields of an object that this restore has created.
+pub(super) async fn managed_fields(
+    context: &Context,
+    created: &Object,
+    fields: Value,
+) -> Result<(), Error> {
+    let Object { resource, namespace, name, .. } = created;
+    let mut change = json!({"metadata": {"managedFields": fields}});
+    // Not of another one that has taken its place.
+    if let Some(uid) = uid(created) {
+        change["metadata"]["uid"] = uid.into();
+    }
+    let patch = || context.cluster.patch(resource, namespace, name, Door::Whole, &change);
+    match context.pace.ask(patch).await {
+        // It went away, and so did its fields.
+        Err(error) if error.is_not_found() => Ok(()),
+        patched => patched.map(drop),
+    }
+}
+
+fn uid(object: &Object) -> Option<String> {
+    let value: Value = object.item.parse().ok()?;
+    Some(value.pointer("/metadata/uid")?.as_str()?.to_owned())
+}
+
+/// Gives an object that this restore has created the status that it had, and nothing else of what it has by now.
 pub(super) async fn status(
     context: &Context,
-    resource: &Arc<Resource>,
-    namespace: &str,
-    name: &str,
-    status: Value,
+    created: &Object,
+    mut status: Value,
 ) -> Result<(), Error> {
+    let Object { resource, namespace, name, item, .. } = created;
+    if let Some(now) = item.parse::<Value>().ok().as_ref().and_then(|now| now.get("status")) {
+        clear_others(now, &mut status);
+    }
     let change = json!({ "status": status });
     let patch = async |door| context.cluster.patch(resource, namespace, name, door, &change).await;
     match context.pace.ask(|| patch(Door::Status)).await {
@@ -80,20 +114,27 @@ pub(super) async fn status(
     }
 }
 
+/// Makes a merge patch of a status take away the fields that an object has now and that are not in it.
+fn clear_others(now: &Value, status: &mut Value) {
+    let (Some(now), Some(status)) = (now.as_object(), status.as_object_mut()) else { return };
+    for (field, now) in now {
+        match status.get_mut(field) {
+            Some(value) => clear_others(now, value),
+            None => drop(status.insert(field.clone(), Value::Null)),
+        }
+    }
+}
+
 fn is_definition(resource: &Resource) -> bool {
     resource.id.group == "apiextensions.k8s.io"
         && resource.id.resource == "customresourcedefinitions"
 }
 
-/// Whether an object was not created, maybe because it is there.
-pub(super) fn may_be_there(resource: &Resource, error: &Error) -> bool {
-    error.is_already_there() || is_taken_port(resource, error)
-}
-
-/// Whether a Service was refused because a port of it is in use, which may be its own.
-fn is_taken_port(resource: &Resource, error: &Error) -> bool {
-    matches!(error, Error::Refused { code: 422, message, .. }
-        if resource.is_core("services") && message.contains("provided port is already allocated"))
+/// Whether an object that was not created may be there all the same: whoever refused it may not have looked. A
+/// Service whose ports are in use may be the one that uses them, too. What is not there is neither if the API
+/// server does not know who asks, where to, or has not read it.
+pub(super) fn may_be_there(error: &Error) -> bool {
+    matches!(error, Error::Refused { code, .. } if !matches!(code, 401 | 404 | 405 | 413 | 415 | 429))
 }
 
 /// An object that was there before.

@@ -29,8 +29,10 @@ use crate::resource::{GroupResource, Resources};
 use crate::selector::Selector;
 
 /// Kinds that lists and labels do not keep out.
-pub const ALWAYS: [&str; 2] =
-    ["datauploads.velero.io", "volumesnapshotcontents.snapshot.storage.k8s.io"];
+///
+/// In Velero, datauploads as well: an action takes what it needs from them, and they are not created. Here
+/// nothing needs them.
+pub const ALWAYS: [&str; 1] = ["volumesnapshotcontents.snapshot.storage.k8s.io"];
 
 /// On the shadow of a pod that a node runs by itself.
 const MIRROR_POD: &str = "kubernetes.io/config.mirror";
@@ -150,6 +152,11 @@ impl Filter {
             Said::NotIncluded => Verdict::Skip(Reason::KindNotIncluded),
             Said::Included => Verdict::Restore,
         }
+    }
+
+    /// Whether a kind was asked for by its name.
+    pub fn names(&self, kind: &GroupResource) -> bool {
+        self.kinds.names(&kind.to_string())
     }
 
     /// Whether items in a namespace of the backup are restored.
@@ -282,6 +289,12 @@ impl Choice {
             Some(included) if !included.matches(name) => Said::NotIncluded,
             _ => Said::Included,
         }
+    }
+
+    /// Whether a name is included, and not only because everything is.
+    fn names(&self, name: &str) -> bool {
+        let included = self.included.as_ref().filter(|included| !included.is_everything());
+        included.is_some_and(|included| included.matches(name)) && !self.excluded.matches(name)
     }
 
     fn is_everything(&self) -> bool {

@@ -60,7 +60,7 @@ pub fn status(restore: &Restore, restored: &Restored) -> RestoreStatus {
         errors: count(errors),
         warnings: count(restored.report.warnings()),
         progress: Some(RestoreProgress {
-            total_items: count(restored.items),
+            total_items: count(restored.total),
             items_restored: count(restored.items),
             ..RestoreProgress::default()
         }),

@@ -22,7 +22,8 @@
 //! - `Fail` stops the hooks that follow in the same pod. In Velero it stops those of all pods.
 //! - A hook for a container that the pod does not have has failed, at once. Velero drops it, and
 //!   then waits for it.
-//! - An annotation that cannot be read and a negative timeout are errors. Velero takes the default.
+//! - A command in an annotation that begins with `[` and is no list of texts is an error. Velero runs it as
+//!   the name of a program.
 
 mod annotation;
 mod sight;
@@ -63,6 +64,8 @@ struct Spec {
 pub struct Plan {
     /// The hooks.
     pub hooks: Vec<Hook>,
+    /// What a user should know of them: annotations that cannot be read.
+    pub warnings: Vec<String>,
 }
 
 /// A command to run in a pod.
@@ -130,7 +133,7 @@ impl Plan {
                 hook.wait_for_ready = wait_for_ready;
             }
         }
-        Self { hooks: together }
+        Self { hooks: together, warnings: Vec::new() }
     }
 }
 
@@ -154,7 +157,8 @@ impl Hooks {
         }
         let pod = Pod::read(object)?;
         let own = pod.metadata.annotations.as_ref();
-        let own = own.map_or(Ok(None), |own| annotation::hook(&Annotations(own)))?;
+        let mut warnings = Vec::new();
+        let own = own.map_or(Ok(None), |own| annotation::hook(&Annotations(own), &mut warnings))?;
         let mut hooks = own.map_or_else(
             || {
                 let specs = self.specs.iter().filter(|spec| spec.pods.have(object));
@@ -167,7 +171,7 @@ impl Hooks {
                 pod.first_container().ok_or(Error::NoContainer)?.clone_into(&mut hook.container);
             }
         }
-        Ok(Plan::new(hooks))
+        Ok(Plan { warnings, ..Plan::new(hooks) })
     }
 }
 

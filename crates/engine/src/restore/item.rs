@@ -15,12 +15,15 @@ use bowline_plugin::ResourceIdentifier;
 use futures::future::BoxFuture;
 use serde_json::Value;
 use tokio::sync::SemaphorePermit;
+use tokio::task::JoinSet;
+use tracing::Instrument as _;
 
 use super::apply::Applied;
 use super::once::Turn;
 use super::outcome::Action;
+use super::version::NotServed;
 use super::volume::Brought;
-use super::{Context, World, apply, hook, namespace, volume};
+use super::{Context, World, apply, hook, namespace, stack, tell_broken, volume};
 use crate::item::Object;
 use crate::operation::Operation;
 use crate::point::{self, Point};
@@ -57,11 +60,44 @@ pub(super) trait Visitor: Send + Sync {
     /// Does it, unless somebody else does or did. What the actions of the item add is visited first.
     fn visit<'a>(
         &'a self,
-        context: &'a Context,
+        context: &'a Arc<Context>,
         world: &'a Arc<World>,
         id: ResourceIdentifier,
         why: Why<'a>,
     ) -> BoxFuture<'a, ()>;
+}
+
+/// Visits an item, with as much stack as its nested values take.
+pub(super) async fn visit(
+    context: &Arc<Context>,
+    world: &Arc<World>,
+    id: ResourceIdentifier,
+    why: Why<'_>,
+) {
+    let levels = context.contents.levels(&id);
+    stack::with_room(levels, context.visitor.visit(context, world, id, why)).await;
+}
+
+/// Visits an item that another one needs, in a task of its own. So a chain of items that add one another
+/// takes no more stack than one of them, however long it is. It ends, because each item is visited once.
+pub(super) async fn visit_needed(
+    context: &Arc<Context>,
+    world: &Arc<World>,
+    id: ResourceIdentifier,
+    parent: &ResourceIdentifier,
+    must_be_included: bool,
+) {
+    let (shared, world, parent) = (Arc::clone(context), Arc::clone(world), parent.clone());
+    // A set of one: the task ends with whoever waits for it.
+    let mut task = JoinSet::new();
+    let visiting = async move {
+        let why = Why::NeededBy { parent: &parent, must_be_included };
+        visit(&shared, &world, id, why).await;
+    };
+    task.spawn(visiting.in_current_span());
+    while let Some(ended) = task.join_next().await {
+        tell_broken(context, ended);
+    }
 }
 
 /// Restores items.
@@ -70,7 +106,7 @@ pub(super) struct Restorer;
 impl Visitor for Restorer {
     fn visit<'a>(
         &'a self,
-        context: &'a Context,
+        context: &'a Arc<Context>,
         world: &'a Arc<World>,
         id: ResourceIdentifier,
         why: Why<'a>,
@@ -93,6 +129,7 @@ impl Visitor for Restorer {
                     tracing::info!(item = %id, "not restored: {reason}");
                     item.note(Action::Skipped);
                 }
+                Ok(Ended::Over(reason)) => tracing::info!(item = %id, "not restored: {reason}"),
                 Ok(Ended::LeftOut(reason)) => {
                     tracing::debug!(item = %id, "not restored: {reason}");
                     working.leave();
@@ -128,13 +165,15 @@ enum Ended {
     There(Action),
     /// It is not to be brought back, and why.
     Skipped(String),
+    /// It had done its work when it was backed up, and is in no list, as in Velero.
+    Over(String),
     /// It is not part of the restore.
     LeftOut(String),
 }
 
 /// An item that is being worked on.
 pub(super) struct Working<'a> {
-    pub(super) context: &'a Context,
+    pub(super) context: &'a Arc<Context>,
     pub(super) world: &'a Arc<World>,
     pub(super) id: &'a ResourceIdentifier,
     /// What it becomes: resource, namespace, name.
@@ -144,18 +183,21 @@ pub(super) struct Working<'a> {
     operations: Mutex<Vec<Operation>>,
     /// What they want restored with it whatever the filters say, so that nobody else brings it.
     additional: Mutex<Vec<ResourceIdentifier>>,
+    /// That the cluster does not serve its kind, if so. An action or a modifier may change it.
+    pub(super) not_served: Option<NotServed>,
     /// The volume that it gets from a snapshot, until it is in the cluster.
     pub(super) brought: Option<Box<Brought>>,
 }
 
 impl<'a> Working<'a> {
     pub(super) fn new(
-        context: &'a Context,
+        context: &'a Arc<Context>,
         world: &'a Arc<World>,
         id: &'a ResourceIdentifier,
     ) -> Self {
         let (report, operations, additional) = Default::default();
-        Self { context, world, id, target: None, report, operations, additional, brought: None }
+        let (target, not_served, brought) = (None, None, None);
+        Self { context, world, id, target, report, operations, additional, not_served, brought }
     }
 
     /// An action has begun an operation.
@@ -192,7 +234,7 @@ impl Working<'_> {
         let stored = match self.find(why)? {
             Found::LeftOut(reason) => return Ok(Ended::LeftOut(reason.to_string())),
             Found::Namespace => return self.restore_namespace().await,
-            Found::Ended(reason) => return Ok(Ended::Skipped(reason.to_string())),
+            Found::Ended(reason) => return Ok(Ended::Over(reason.to_string())),
             Found::Object(stored) => stored,
         };
         if !stored.namespace.is_empty() {
@@ -204,11 +246,18 @@ impl Working<'_> {
             Shaped::Skipped(reason) => return Ok(Ended::Skipped(reason)),
             Shaped::Waiting(reason) => return Err(reason),
         };
-        let Ready { resource, namespace, value, status } = ready;
+        let Ready { resource, namespace, value, status, managed_fields } = ready;
         point::pass(Point::Create);
         let Applied { action: applied, created } =
             apply::apply(context, &resource, &namespace, id, &value).await?;
         point::pass(Point::Created);
+        if let (Some(created), Some(fields)) = (&created, managed_fields)
+            && let Err(error) = apply::managed_fields(context, created, fields).await
+        {
+            let text =
+                format!("the owners of its fields (managedFields) could not be restored: {error}");
+            context.report.warning(id, text);
+        }
         // One that was there already does not point to what was made for it.
         if matches!(applied, Action::Created | Action::Updated)
             && let Some(brought) = self.brought.take()
@@ -216,10 +265,9 @@ impl Working<'_> {
         {
             context.volume_outcomes.restored(name, *brought);
         }
-        if let Some(status) = status
-            && matches!(applied, Action::Created | Action::Updated)
-        {
-            self.restore_status(&resource, &kind, &value, status).await;
+        // As in Velero, of what was there before only the rest is updated.
+        if let (Some(status), Some(created)) = (status, &created) {
+            self.restore_status(&kind, &value, created, status).await;
         }
         if let Some(created) = created {
             if resource.is_core("pods") {
@@ -233,14 +281,14 @@ impl Working<'_> {
 
     async fn restore_namespace(&self) -> Result<Ended, String> {
         let (_, _, target) = self.target.as_ref().ok_or("it has no target")?;
-        Ok(Ended::There(namespace::ensure(self.context, &self.id.name, target).await?))
+        Ok(Ended::There(namespace::restore(self.context, self.id, target).await?))
     }
 
     async fn restore_status(
         &self,
-        resource: &Arc<Resource>,
         kind: &GroupResource,
         value: &Value,
+        created: &Object,
         status: Value,
     ) {
         let Self { context, world, id, .. } = *self;
@@ -250,8 +298,7 @@ impl Working<'_> {
         if !world.filter.restores_status(kind, &annotations) {
             return;
         }
-        let Some((_, namespace, name)) = &self.target else { return };
-        if let Err(error) = apply::status(context, resource, namespace, name, status).await {
+        if let Err(error) = apply::status(context, created, status).await {
             context.report.warning(id, format!("its status could not be restored: {error}"));
         }
     }

@@ -139,6 +139,11 @@ impl Modifiers {
         document.compile()
     }
 
+    /// Whether a rule may be for objects of a kind.
+    pub fn look_at(&self, kind: &GroupResource) -> bool {
+        self.rules.iter().any(|rule| rule.conditions.look_at(kind))
+    }
+
     /// Changes an object by all rules that are for it, in order. A rule that fails changes nothing,
     /// and the others are applied all the same.
     pub fn apply(&self, kind: &GroupResource, object: &mut Value) -> Vec<ModifyError> {

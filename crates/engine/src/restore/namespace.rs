@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use bowline_plugin::Item;
+use bowline_plugin::{Item, ResourceIdentifier};
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use super::outcome::Action;
-use super::{Context, reset};
+use super::{Context, difference};
 use crate::cluster;
 
 /// How often a namespace that is going is looked at.
@@ -24,6 +24,48 @@ pub(super) struct Namespaces {
 
 /// Whether a namespace can be used, and whether we made it.
 pub(super) type Ready = Result<Action, String>;
+
+/// Restores a Namespace of the backup. If it shares its place with others and is not the one that the place
+/// is made from, what it has and that one does not is told: it is lost.
+pub(super) async fn restore(context: &Context, id: &ResourceIdentifier, target: &str) -> Ready {
+    let action = ensure(context, &id.name, target).await?;
+    let base = base(context, &id.name, target);
+    if action == Action::Created && base != id.name {
+        let value = |name: &str| {
+            let item = namespace_item(context, name, target)?;
+            item.parse::<Value>().map_err(|error| error.to_string())
+        };
+        if let Some(fields) = difference::differs(&value(&id.name)?, &value(base)?) {
+            let text = format!(
+                "could not restore all of it: the namespace {target}, into which it is mapped, was made from \
+                 {base}, which differs: {}",
+                fields.join(", ")
+            );
+            context.report.warning(id, text);
+        }
+    }
+    Ok(action)
+}
+
+/// The namespace of the backup that another is made from. Of several that are restored into it, the one that
+/// has its name already, else the first.
+pub(super) fn base<'a>(context: &'a Context, original: &'a str, target: &'a str) -> &'a str {
+    let world = context.world();
+    let is_stored = |name: &&str| {
+        context.contents.has(&namespace_id(name)) && world.filter.namespace(name).is_restore()
+    };
+    let sources = || context.shared.sources(target).filter(is_stored);
+    sources().find(|name| *name == target).or_else(|| sources().next()).unwrap_or(original)
+}
+
+fn namespace_id(name: &str) -> ResourceIdentifier {
+    ResourceIdentifier {
+        group: String::new(),
+        resource: "namespaces".to_owned(),
+        namespace: String::new(),
+        name: name.to_owned(),
+    }
+}
 
 /// Makes sure that a namespace is there, under the name that `original` is restored to. Whoever
 /// comes first does it; the others wait for it.
@@ -40,6 +82,7 @@ async fn make_ready(context: &Context, original: &str, target: &str) -> Ready {
         return Err("the cluster serves no namespaces".to_owned());
     };
     let deadline = Instant::now() + context.options.terminating_timeout;
+    let mut waiting = None;
     loop {
         if context.stop.is_cancelled() {
             return Err(format!("the restore was stopped before the namespace {target} was ready"));
@@ -56,13 +99,14 @@ async fn make_ready(context: &Context, original: &str, target: &str) -> Ready {
                 ));
             }
             Some(_) => {
+                waiting.get_or_insert_with(|| Waiting::begin(context, target));
                 // What has been stopped is found out by the next look.
                 let pause = tokio::time::sleep(PAUSE);
                 context.stop.run_until_cancelled(pause).await;
                 continue;
             }
         }
-        let item = namespace_item(context, original, target)?;
+        let item = namespace_item(context, base(context, original, target), target)?;
         let create = || context.cluster.create(&resource, "", &item);
         return match context.pace.ask(create).await {
             Ok(_) => Ok(Action::Created),
@@ -70,6 +114,35 @@ async fn make_ready(context: &Context, original: &str, target: &str) -> Ready {
             Err(error) if error.is_already_there() && Instant::now() < deadline => continue,
             Err(error) => Err(told(&error)),
         };
+    }
+}
+
+/// Tells that a namespace is waited for, until it is not any more.
+struct Waiting<'a> {
+    context: &'a Context,
+    target: &'a str,
+    begin: Instant,
+}
+
+impl<'a> Waiting<'a> {
+    fn begin(context: &'a Context, target: &'a str) -> Self {
+        let limit = context.options.terminating_timeout.as_secs();
+        tracing::warn!(
+            "namespace {target} is being deleted: the restore waits up to {limit} s until it is gone"
+        );
+        context.progress.wait_for(target);
+        Self { context, target, begin: Instant::now() }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let Self { context, target, begin } = self;
+        context.progress.waited_for(target);
+        let waited = begin.elapsed().as_secs();
+        let text =
+            format!("the namespace {target} was being deleted: it was waited for {waited} s");
+        context.report.warning(&namespace_id(target), text);
     }
 }
 
@@ -87,10 +160,15 @@ pub(super) fn namespace_item(
     // One that cannot be read is told where it is restored itself.
     let stored = resource.and_then(|kind| context.contents.object(&kind, None, "", original).ok());
     let stored = stored.and_then(|object| object.item.parse::<Value>().ok());
-    let mut namespace = stored.unwrap_or_else(|| json!({"metadata": {}}));
-    reset::former_life(&mut namespace).map_err(|error| error.to_string())?;
-    namespace["apiVersion"] = "v1".into();
-    namespace["kind"] = "Namespace".into();
-    namespace["metadata"]["name"] = target.into();
+    // Labels and annotations, and nothing else, as Velero does it: a finalizer would wait for a controller that
+    // may not be there, and the namespace could never be deleted.
+    let mut metadata = json!({"name": target});
+    for field in ["labels", "annotations"] {
+        let had = stored.as_ref().and_then(|stored| stored.pointer("/metadata")?.get(field));
+        if let Some(had) = had.filter(|had| had.is_object()) {
+            metadata[field] = had.clone();
+        }
+    }
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata});
     Item::from_object(&namespace).map_err(|error| error.to_string())
 }

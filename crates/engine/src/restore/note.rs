@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bowline_plugin::{ResourceIdentifier, VolumeId};
+use bowline_plugin::{Item, ResourceIdentifier, VolumeId};
 use bowline_store::BackupStore;
 use bowline_store::name::RunUid;
 use bytes::Bytes;
@@ -210,9 +210,9 @@ impl Notes {
             return Some(Ok(Acted::Skipped(SKIPPED_BEFORE.to_owned())));
         };
         let read = match self.store.scratch(&self.run, kept.number, LARGEST).await {
-            Ok(Some(bytes)) if digest(&bytes) == kept.sha256 => {
-                serde_json::from_slice(&bytes).map_err(|error| error.to_string())
-            }
+            Ok(Some(bytes)) if digest(&bytes) == kept.sha256 => Item::from_json(bytes)
+                .and_then(|item| item.parse())
+                .map_err(|error| error.to_string()),
             Ok(Some(_)) => Err("it is not what was put there".to_owned()),
             Ok(None) => Err("it is not in the bucket".to_owned()),
             Err(error) => Err(bowline_plugin::one_line(&error)),

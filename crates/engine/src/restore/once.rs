@@ -48,6 +48,8 @@ pub(super) enum Turn<'a> {
 pub(super) struct Working<'a> {
     once: &'a Once,
     id: ResourceIdentifier,
+    /// Who waits until it is done, because it is done for that one.
+    needed_by: Option<ResourceIdentifier>,
     is_left: bool,
     exists: bool,
     _done: watch::Sender<()>,
@@ -90,10 +92,19 @@ impl Once {
             None => {
                 let (sender, receiver) = watch::channel(());
                 inner.states.insert(id.clone(), State::Working(receiver));
-                let id = id.clone();
-                let working =
-                    Working { once: self, id, is_left: false, exists: false, _done: sender };
-                Begun::Turn(Turn::Mine(working))
+                // Who has an item done for itself waits for it as well, and must not be waited for.
+                if let Some(needed_by) = needed_by {
+                    inner.waits.insert(needed_by.clone(), id.clone());
+                }
+                let (id, needed_by) = (id.clone(), needed_by.cloned());
+                Begun::Turn(Turn::Mine(Working {
+                    once: self,
+                    id,
+                    needed_by,
+                    is_left: false,
+                    exists: false,
+                    _done: sender,
+                }))
             }
             Some(State::Done { .. }) => Begun::Turn(Turn::Done),
             Some(State::Working(done)) => match needed_by {
@@ -147,6 +158,9 @@ impl Working<'_> {
 impl Drop for Working<'_> {
     fn drop(&mut self) {
         let mut inner = self.once.lock();
+        if let Some(needed_by) = &self.needed_by {
+            inner.waits.remove(needed_by);
+        }
         if self.is_left {
             inner.states.remove(&self.id);
         } else {
@@ -198,6 +212,24 @@ mod tests {
         drop(working);
         assert!(!once.exists(&a));
         assert!(matches!(once.take(&id("a"), None).now_or_never(), Some(Turn::Done)));
+    }
+
+    #[tokio::test]
+    async fn an_item_that_is_done_for_another_does_not_wait_for_that_one() {
+        let once = Once::default();
+        let (a, b, c) = (id("a"), id("b"), id("c"));
+        let Turn::Mine(first) = once.take(&a, None).await else { panic!() };
+        let Turn::Mine(second) = once.take(&b, Some(&a)).await else { panic!() };
+        let Turn::Mine(third) = once.take(&c, Some(&b)).await else { panic!() };
+        for needed in [&a, &b, &c] {
+            let turn = once.take(needed, Some(&c)).now_or_never();
+            assert!(matches!(turn, Some(Turn::Done)), "{needed} waits for this one itself");
+        }
+        drop((third, second));
+        // Once it is done, the others may be waited for again.
+        let other = id("d");
+        assert!(once.take(&a, Some(&other)).now_or_never().is_none());
+        drop(first);
     }
 
     #[tokio::test]

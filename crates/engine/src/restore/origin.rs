@@ -32,6 +32,11 @@ impl Shared {
         Self { sources }
     }
 
+    /// The namespaces of the backup that are restored into one, if they are several.
+    pub(super) fn sources(&self, target: &str) -> impl Iterator<Item = &str> {
+        self.sources.get(target).into_iter().flatten().map(String::as_str)
+    }
+
     /// Whether an item of another namespace goes to the same place, if such a one is restored.
     pub(super) fn has_rival(
         &self,

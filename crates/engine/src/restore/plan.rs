@@ -247,7 +247,7 @@ fn beside(item: &Working<'_>, rival: &ResourceIdentifier) -> Finding {
 impl Visitor for Planner {
     fn visit<'a>(
         &'a self,
-        context: &'a Context,
+        context: &'a Arc<Context>,
         world: &'a Arc<World>,
         id: ResourceIdentifier,
         why: Why<'a>,
@@ -259,7 +259,10 @@ impl Visitor for Planner {
             let finding = match item.find(why) {
                 Ok(Found::LeftOut(_)) => return working.leave(),
                 Ok(Found::Ended(reason)) => Finding::new(Verdict::Skip, reason.to_string()),
-                Ok(Found::Object(stored)) => self.look_at(&mut item, *stored).await,
+                Ok(Found::Object(stored)) => match self.not_served(&item) {
+                    Some(finding) => finding,
+                    None => self.look_at(&mut item, *stored).await,
+                },
                 Ok(Found::Namespace) => match self.look_at_namespace(&item).await {
                     Some(finding) => finding,
                     None => return,
@@ -285,6 +288,13 @@ impl Planner {
             return Finding::new(Verdict::NotValidated, reason);
         }
         Finding::new(Verdict::Refuse, error)
+    }
+
+    /// What is to be said of an item of a kind that the cluster does not serve yet, if it will.
+    fn not_served(&self, item: &Working<'_>) -> Option<Finding> {
+        let error = item.not_served.as_ref()?;
+        let finding = self.not_found(item, error.to_string());
+        (finding.verdict == Verdict::NotValidated).then_some(finding)
     }
 
     async fn look_at(&self, item: &mut Working<'_>, stored: Stored) -> Finding {
@@ -355,9 +365,7 @@ impl Planner {
         let create = || context.cluster.create(resource, namespace, &item);
         match context.pace.ask(create).await {
             Ok(_) => Finding::new(Verdict::Create, ""),
-            Err(error) if apply::may_be_there(resource, &error) => {
-                self.compare(context, ready, error).await
-            }
+            Err(error) if apply::may_be_there(&error) => self.compare(context, ready, error).await,
             Err(error) => self.judge(&error),
         }
     }

@@ -43,6 +43,9 @@ pub use source::source;
 /// `"true"` on a Restore that may create claims whose data it cannot bring back.
 pub const ALLOW_EMPTY_VOLUMES: &str = "bowline.io/allow-empty-volumes";
 
+/// `"true"` on a Restore that may restore what can be read of an archive that is damaged.
+pub const ALLOW_DAMAGED_ARCHIVE: &str = "bowline.io/allow-damaged-archive";
+
 /// What the server looked up for a Restore.
 #[derive(Clone, Debug)]
 pub struct Facts {
@@ -106,6 +109,8 @@ pub struct Request {
     pub preserve_node_ports: bool,
     /// What happens to volumes.
     pub volumes: Wishes,
+    /// Whether what can be read of a damaged archive is restored. Else nothing is.
+    pub allow_damaged: bool,
     /// What happens to objects that are there already.
     pub existing: Existing,
     /// Changes to make to objects.
@@ -246,7 +251,9 @@ impl Checked {
     fn finish(self, restore: &Restore) -> Request {
         let spec = &restore.spec;
         let annotations = restore.metadata.annotations.as_ref();
-        let allow_empty = annotations.and_then(|all| all.get(ALLOW_EMPTY_VOLUMES));
+        let is_allowed = |key: &str| {
+            annotations.and_then(|all| all.get(key)).is_some_and(|value| value == "true")
+        };
         Request {
             name: self.name,
             uid: self.uid,
@@ -258,8 +265,9 @@ impl Checked {
             preserve_node_ports: spec.preserve_node_ports == Some(true),
             volumes: Wishes {
                 restore_pvs: spec.restore_pvs != Some(false),
-                allow_empty: allow_empty.is_some_and(|value| value == "true"),
+                allow_empty: is_allowed(ALLOW_EMPTY_VOLUMES),
             },
+            allow_damaged: is_allowed(ALLOW_DAMAGED_ARCHIVE),
             existing: self.existing,
             modifiers: self.modifiers,
             hooks: spec.hooks.clone(),

@@ -1,8 +1,9 @@
 //! From an object of a backup to one that can be created.
 //!
 //! Pure functions on the JSON of an object. They take away what belonged to the object's former
-//! life, as Velero's `resetMetadataAndStatus` does, with one exception: `managedFields` go too.
-//! Velero creates the object without them and then writes them back with a second request.
+//! life, as Velero's `resetMetadataAndStatus` does. `managedFields` stay until the actions have seen the
+//! object: by them the action for Services knows which ports somebody chose, and plugins may ask them as
+//! well. Then [`managed_fields`] takes them away, and says whether they are to be written back.
 
 mod fate;
 #[cfg(test)]
@@ -16,7 +17,7 @@ use serde_json::{Map, Value};
 pub use fate::{Fate, Saved, Wishes, fate};
 
 /// What of an object's metadata is not brought back. Labels, annotations and finalizers are.
-const FORMER_LIFE: [&str; 10] = [
+const FORMER_LIFE: [&str; 9] = [
     "generateName",
     "selfLink",
     "uid",
@@ -26,7 +27,6 @@ const FORMER_LIFE: [&str; 10] = [
     "deletionTimestamp",
     "deletionGracePeriodSeconds",
     "ownerReferences",
-    "managedFields",
 ];
 
 /// What the volume controller notes on claims and volumes that it has bound. Without it, it binds
@@ -46,6 +46,26 @@ pub fn former_life(object: &mut Value) -> Result<Option<Value>, NoMetadata> {
         metadata.remove(field);
     }
     Ok(object.as_object_mut().and_then(|fields| fields.remove("status")))
+}
+
+/// Takes away the mark by which an action says that what it adds is restored whatever the filters say. It
+/// counts only if the action has set it: what the archive says is not believed. Returns whether it was set.
+pub(super) fn must_include(object: &mut Value) -> bool {
+    let annotations = object.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut);
+    let mark = annotations.and_then(|all| all.remove(annotation::MUST_INCLUDE_ON_RESTORE));
+    mark.is_some_and(|value| value == "true")
+}
+
+/// Takes `managedFields` away from an object, which the API server makes anew. Returns them if they are to
+/// be written back: if somebody has applied the object on the server's side, who else would no longer own
+/// what they have set, and could no longer remove it.
+pub fn managed_fields(object: &mut Value) -> Option<Value> {
+    let entries = metadata(object).ok()?.remove("managedFields")?;
+    let is_applied = |entry: &Value| {
+        let subresource = entry.get("subresource").and_then(Value::as_str).unwrap_or_default();
+        entry["operation"] == "Apply" && subresource.is_empty()
+    };
+    entries.as_array()?.iter().any(is_applied).then_some(entries)
 }
 
 /// Puts an object into the namespace that it is restored to. One that lives in none stays so.

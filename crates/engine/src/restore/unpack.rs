@@ -4,30 +4,34 @@
 //! entry is refused with a reason; the rest is read all the same.
 //!
 //! An archive is read to its very end: one that was cut is told from one that is whole, even where
-//! nothing but the checksum of the last piece is missing.
+//! nothing but the checksum of the last piece is missing. And each item in it is looked at: that it is JSON,
+//! and the object that its path names. What is wrong with it is its [`damage`](Contents::damage), which is
+//! known before the first object is created.
 //!
 //! # Limits
-//! On the size of an entry, on the number of entries, on the size of the whole and on how far it may
-//! expand: a small file must not fill the disk, nor the memory.
+//! On the size of an entry, on the length of names, on the number of entries and the memory that the index of
+//! them takes, on the size of the whole and on how far it may expand: a small file must not fill the disk, nor
+//! the memory.
 
+mod check;
 mod meter;
 mod path;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-use bowline_plugin::{Item, ResourceIdentifier};
+use bowline_plugin::{Item, ResourceIdentifier, nesting};
 use flate2::read::MultiGzDecoder;
 
 use crate::item::{InvalidObject, Object};
 use crate::resource::{GroupResource, Resource};
 use meter::{Meter, Packed, Unpacked};
-use path::{Entry, Place, VersionFolder};
+use path::{BadPath, Entry, Place, VersionFolder};
 
 /// The longest path that an entry may have.
 const LONGEST_PATH: usize = 4096;
@@ -41,8 +45,12 @@ pub struct Limits {
     pub entry: u64,
     /// The bytes of all entries.
     pub total: u64,
+    /// The bytes that are kept on disk.
+    pub spool: u64,
     /// How many entries.
     pub entries: u64,
+    /// The bytes that the index of all entries takes in memory, about.
+    pub index: u64,
     /// How many times larger it may be than what it is made from.
     pub ratio: u64,
     /// How far it may expand in any case.
@@ -54,9 +62,13 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            entry: 64 << 20,
-            total: 256 << 30,
+            // The API server takes 3 MiB at most.
+            entry: 8 << 20,
+            total: 16 << 30,
+            spool: 8 << 30,
             entries: 20_000_000,
+            // Some million items, and less than half of what the server's pod has.
+            index: 192 << 20,
             // The API server's JSON compresses some twenty times, and every item is there twice.
             ratio: 500,
             free: 64 << 20,
@@ -72,8 +84,16 @@ pub struct Contents {
     /// The version of its format; empty if it does not say.
     pub format_version: String,
     kinds: BTreeMap<GroupResource, Kind>,
+    /// The levels of those items that are nested deeply.
+    deep: HashMap<ResourceIdentifier, usize>,
     /// Entries that were refused, and why; and what is wrong with the archive as a whole.
     pub refusals: Vec<String>,
+    /// What is wrong with the archive, in part or as a whole. Empty if it is whole, and every item in it is
+    /// what a backup writes. It holds the refusals, but for those of entries that are no items; and what is
+    /// wrong with items that are in the index all the same, since whoever reads them finds it out again.
+    pub damage: Vec<String>,
+    /// How many items are not there, or cannot be read, as far as that is known.
+    pub lost: usize,
     /// Why nothing more could be read, if the archive did not end as it should. It is the last of
     /// the refusals.
     pub broken: Option<String>,
@@ -143,6 +163,21 @@ impl Contents {
         extent.map_or(0, |extent| extent.length)
     }
 
+    /// How many levels the values of an item are nested; 0 if that is nothing out of the ordinary.
+    pub fn levels(&self, id: &ResourceIdentifier) -> usize {
+        self.deep.get(id).copied().unwrap_or(0)
+    }
+
+    /// How many items there are.
+    pub fn len(&self) -> usize {
+        self.kinds.values().map(Kind::len).sum()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.kinds.is_empty()
+    }
+
     /// The namespaces that something is in.
     pub fn namespaces(&self) -> Vec<&str> {
         let all = self.kinds.values().flat_map(Kind::items).map(|(namespace, _)| namespace);
@@ -171,6 +206,22 @@ impl Contents {
         let mut json = vec![0; extent.length];
         self.spool.read_exact_at(&mut json, extent.offset)?;
         Ok(Item::from_json(json).map_err(InvalidObject::Item)?)
+    }
+
+    /// What stands for a resource of the archive that nobody serves, as one of its items tells it.
+    pub fn resource(&self, id: &GroupResource, namespace: &str, name: &str) -> Option<Resource> {
+        let item = self.read(id, None, namespace, name).ok()?;
+        let Type { kind, api_version } = Type::of(&item).ok()?;
+        let version = api_version.rsplit_once('/').map_or(&*api_version, |(_, version)| version);
+        Some(Resource {
+            id: id.clone(),
+            version: version.to_owned(),
+            singular: kind.to_ascii_lowercase(),
+            kind,
+            short_names: Vec::new(),
+            is_namespaced: !namespace.is_empty(),
+            verbs: Vec::new(),
+        })
     }
 
     /// Reads an item and checks that it is the one that its path names.
@@ -258,11 +309,15 @@ pub fn unpack(archive: impl Read, scratch: &Path, limits: Limits) -> Result<Cont
             spool,
             format_version: String::new(),
             kinds: BTreeMap::new(),
+            deep: HashMap::new(),
             refusals: Vec::new(),
+            damage: Vec::new(),
+            lost: 0,
             broken: None,
         },
         limits,
         end: 0,
+        index: 0,
         untold: 0,
     };
     let meter = Meter::new(limits);
@@ -282,8 +337,13 @@ struct Unpacking {
     contents: Contents,
     limits: Limits,
     end: u64,
+    /// What the index takes in memory so far, about.
+    index: u64,
     untold: usize,
 }
+
+/// What an entry of the index takes beside its names, about.
+const INDEXED: usize = 128;
 
 /// Why an archive cannot be read any further.
 type Broken = String;
@@ -335,7 +395,7 @@ impl Unpacking {
             }
         }
         if !is_empty {
-            self.refuse("there is something behind the end of the archive".to_owned());
+            self.lose("there is something behind the end of the archive".to_owned());
         }
         Ok(())
     }
@@ -352,24 +412,28 @@ impl Unpacking {
         let path = entry.path_bytes();
         let told = told(&path);
         let place = match std::str::from_utf8(&path) {
-            Err(_) => Err("it is no text"),
-            Ok(path) if path.len() > LONGEST_PATH => Err("it is too long"),
+            Err(_) => Err(BadPath::Wrong("it is no text")),
+            Ok(path) if path.len() > LONGEST_PATH => Err(BadPath::Wrong("it is too long")),
             Ok(path) => path::parse(path),
         };
         let place = match place {
             Ok(_) if !kind.is_file() => {
-                self.refuse(format!("{told} is no file"));
+                self.lose(format!("{told} is no file"));
                 return Ok(Ok(()));
             }
             Ok(place) => place,
-            Err(reason) => {
+            Err(BadPath::Foreign(reason)) => {
                 self.refuse(format!("{told}: {reason}"));
+                return Ok(Ok(()));
+            }
+            Err(BadPath::Wrong(reason)) => {
+                self.lose(format!("{told}: {reason}"));
                 return Ok(Ok(()));
             }
         };
         if entry.size() > self.limits.entry {
             let limit = self.limits.entry;
-            self.refuse(format!("{told} is larger than {limit} bytes"));
+            self.lose(format!("{told} is larger than {limit} bytes"));
             return Ok(Ok(()));
         }
         let mut content = Vec::new();
@@ -393,14 +457,14 @@ impl Unpacking {
 
     fn keep(&mut self, told: &str, place: Place, content: &[u8]) -> Result<(), UnpackError> {
         let Place { resource, version, namespace, name } = place;
-        let kind = self.contents.kinds.entry(resource).or_default();
+        let kind = self.contents.kinds.entry(resource.clone()).or_default();
         let items = match version {
             VersionFolder::None => &mut kind.items,
             VersionFolder::Preferred(version) => {
                 let preferred = kind.preferred.get_or_insert_with(|| version.clone());
                 if *preferred != version {
                     let text = format!("{told}: the preferred version is {preferred} already");
-                    self.refuse(text);
+                    self.lose(text);
                     return Ok(());
                 }
                 // The same bytes lie, or will lie, in the folder without a version.
@@ -410,15 +474,49 @@ impl Unpacking {
         };
         let key = (namespace, name);
         if items.contains_key(&key) {
-            self.refuse(format!("{told} is there twice; the first one counts"));
+            self.lose(format!("{told} is there twice; the first one counts"));
             return Ok(());
         }
+        self.index += (INDEXED + key.0.len() + key.1.len()) as u64;
+        if self.index > self.limits.index {
+            let text = format!("its index takes more than {} bytes", self.limits.index);
+            return Err(UnpackError::TooLarge(text));
+        }
         let extent = Extent { offset: self.end, length: content.len() };
+        self.end += content.len() as u64;
+        if self.end > self.limits.spool {
+            let text = format!("its items take more than {} bytes", self.limits.spool);
+            return Err(UnpackError::TooLarge(text));
+        }
+        let checked = check::item(content, &key.0, &key.1);
+        if let Ok(levels) = checked
+            && levels > nesting::SHALLOW
+        {
+            let (namespace, name) = key.clone();
+            let GroupResource { group, resource } = resource.clone();
+            let id = ResourceIdentifier { group, resource, namespace, name };
+            self.contents.deep.insert(id, levels);
+        }
         items.insert(key, extent);
         let spool = &self.contents.spool;
         spool.write_all_at(content, extent.offset).map_err(UnpackError::Scratch)?;
-        self.end += content.len() as u64;
+        if let Err(reason) = checked {
+            self.damage(format!("{told}: {reason}"));
+        }
         Ok(())
+    }
+
+    /// Refuses an entry that may have been an item.
+    fn lose(&mut self, reason: String) {
+        self.damage(reason.clone());
+        self.refuse(reason);
+    }
+
+    fn damage(&mut self, reason: String) {
+        self.contents.lost += 1;
+        if self.contents.damage.len() < self.limits.refusals {
+            self.contents.damage.push(reason);
+        }
     }
 
     fn refuse(&mut self, reason: String) {
@@ -435,6 +533,8 @@ impl Unpacking {
             self.contents.refusals.push(text);
         }
         self.contents.refusals.extend(broken.clone());
+        // The worst comes first.
+        self.contents.damage.splice(0..0, broken.clone());
         self.contents.broken = broken;
         self.contents
     }

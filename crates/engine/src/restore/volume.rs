@@ -107,9 +107,20 @@ pub(super) async fn shape(
     context: &Context,
     id: &ResourceIdentifier,
     mut value: Value,
+    is_chosen: bool,
 ) -> Result<Shape, String> {
     match fate(context, &id.name, &value) {
         Fate::AsIs => {
+            if !is_chosen && let Some(source) = node_path(&value) {
+                let standing = standing::look(context, &id.name).await?;
+                if standing == Standing::Free {
+                    return Err(format!(
+                        "a volume of the type {source} is a folder of a node, so it is not created just \
+                         because a claim names it; to have it created, restore with \
+                         `--include-cluster-resources` or name persistentvolumes in --include-resources"
+                    ));
+                }
+            }
             if let Some(holder) = standing::holder(context, &value).await? {
                 let reason = format!(
                     "it belongs to the claim {holder}, and the backup has no copy of its data that \
@@ -245,6 +256,14 @@ fn rename(value: &mut Value, name: &str, target: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// The type of a volume that is a folder of a node: whoever may use it is on the way to be the node's ruler.
+fn node_path(volume: &Value) -> Option<&'static str> {
+    let spec = volume.get("spec")?;
+    ["hostPath", "local"]
+        .into_iter()
+        .find(|source| spec.get(source).is_some_and(|of| !of.is_null()))
+}
+
 fn name_of(value: &Value) -> &str {
     value.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default()
 }
@@ -293,6 +312,12 @@ pub(super) fn reset_claim(
         reset::claim(claim, Volume::Same);
         return Ok(());
     };
+    // A volume that is left out is one that is in the cluster, or that somebody else brings: as in Velero, the
+    // claim keeps it.
+    if !context.world().filter.additional(&kind, "", &name, false).is_restore() {
+        reset::claim(claim, Volume::Same);
+        return Ok(());
+    }
     let lacking = |reason: &str| format!("its volume {name} is not restored: {reason}");
     match fate(context, &name, &volume) {
         // It was there before, or it would be made from its snapshot by now.

@@ -129,6 +129,22 @@ fn every_milestone_has_a_type_a_reason_and_a_note() {
             "it has ended as FailedValidation; its status says why",
             "FailedValidation",
         ),
+        (
+            Milestone::WaitingForNamespaces { count: 1 },
+            Warning,
+            "WaitingForNamespaces",
+            "the restore waits until 1 namespace that it restores into, and that is being deleted, is gone; \
+             its log names it",
+            "WaitingForNamespaces1",
+        ),
+        (
+            Milestone::WaitingForNamespaces { count: 2 },
+            Warning,
+            "WaitingForNamespaces",
+            "the restore waits until 2 namespaces that it restores into, and that are being deleted, are \
+             gone; its log names them",
+            "WaitingForNamespaces2",
+        ),
         (Milestone::Canceling, Normal, "Canceling", "it was asked to stop", "Canceling"),
         (
             Milestone::Canceled,

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::time::Duration;
 
-use bowline_api::{RestorePhase, RestoreStatus};
+use bowline_api::{Restore, RestorePhase, RestoreStatus};
 use bowline_store::file::Results;
 use bowline_store::{BackupName, BackupStore};
 use bowline_testbed::apply::apply;
@@ -22,6 +22,7 @@ use tar::EntryType;
 use tokio::time::Instant;
 
 use crate::bed::World;
+use crate::operations::is_over;
 use crate::restore::{back_up, list_of, restore, results_of};
 use crate::webhook::Webhook;
 
@@ -98,14 +99,41 @@ impl Stage {
 
     /// Restores another archive than the one that was stored.
     async fn restore(&mut self, archive: Vec<u8>) -> (RestoreStatus, Results) {
+        self.restore_with(archive, json!({})).await
+    }
+
+    /// The same, of an archive that may be damaged.
+    async fn restore_damaged(&mut self, archive: Vec<u8>) -> (RestoreStatus, Results) {
+        self.restore_with(archive, json!({"bowline.io/allow-damaged-archive": "true"})).await
+    }
+
+    async fn restore_with(
+        &mut self,
+        archive: Vec<u8>,
+        annotations: Value,
+    ) -> (RestoreStatus, Results) {
         let backup = BackupName::new("b").unwrap();
         let archive = Box::pin(stream::iter([Ok(archive.into())]));
         self.store.put_contents(&backup, archive).await.unwrap();
         self.restores += 1;
         let name = format!("r{}", self.restores);
-        let status = restore(&self.world, &name, json!({"backupName": "b"})).await;
+        let metadata = json!({"name": name, "annotations": annotations});
+        let object = json!({"metadata": metadata, "spec": {"backupName": "b"}});
+        self.world.create::<Restore>(object).await;
+        let status = self.world.until::<Restore>(&name, is_over).await.status.unwrap();
         let results = results_of(&self.store, &name).await;
         (status, results)
+    }
+
+    /// Restores a damaged archive, of which nothing is restored.
+    async fn refuse(&mut self, archive: Vec<u8>, app: &str) {
+        let (status, results) = self.restore(archive).await;
+        assert_eq!(status.phase, Some(RestorePhase::Failed), "{status:?}");
+        assert!(status.failure_reason.contains("--allow-damaged-archive"), "{status:?}");
+        assert_eq!(results.errors.velero, [status.failure_reason]);
+        let namespaces: Api<Namespace> = Api::all(self.world.client.clone());
+        let namespaces = namespaces.list(&ListParams::default()).await.unwrap().items;
+        assert!(!is_there(&namespaces, app), "something was restored");
     }
 
     /// The values of the config maps in a namespace, without those that any namespace has.
@@ -183,7 +211,7 @@ async fn an_archive_of_which_nothing_can_be_read_fails_the_restore() {
 }
 
 #[tokio::test]
-async fn an_archive_that_was_cut_is_told_and_what_there_is_of_it_is_restored() {
+async fn an_archive_that_was_cut_is_refused_unless_what_there_is_of_it_is_wanted() {
     let mut stage = Stage::set("cut", |_| {}).await;
     let archive = |namespace: &str| {
         let mut tar = Tar::default();
@@ -200,7 +228,9 @@ async fn an_archive_that_was_cut_is_told_and_what_there_is_of_it_is_restored() {
         ("cut-byte", |length| length - 1),
     ] {
         let archive = archive(app);
-        let (status, results) = stage.restore(archive[..keep(archive.len())].to_vec()).await;
+        let cut = archive[..keep(archive.len())].to_vec();
+        stage.refuse(cut.clone(), app).await;
+        let (status, results) = stage.restore_damaged(cut).await;
         assert_eq!(status.phase, Some(RestorePhase::PartiallyFailed), "{app}: {status:?}");
         assert_eq!(status.errors, 1, "{app}: {results:?}");
         let error = &results.errors.velero[0];
@@ -208,12 +238,14 @@ async fn an_archive_that_was_cut_is_told_and_what_there_is_of_it_is_restored() {
         let maps = stage.maps(app).await.len();
         let expected = if app == "cut-middle" { 5..35 } else { 40..41 };
         assert!(expected.contains(&maps), "{app}: {maps}");
+        let progress = status.progress.unwrap();
+        assert!(progress.items_restored < progress.total_items, "{app}: {progress:?}");
     }
     assert_eq!(stage.strays(), [] as [&str; 0]);
 }
 
 #[tokio::test]
-async fn hostile_entries_are_errors_and_the_rest_is_restored() {
+async fn hostile_entries_are_errors_and_the_rest_is_restored_if_that_is_wanted() {
     let mut stage = Stage::set("hostile", |_| {}).await;
     let app = "hostile-app";
     let folder = format!("resources/configmaps/namespaces/{app}");
@@ -277,7 +309,9 @@ async fn hostile_entries_are_errors_and_the_rest_is_restored() {
     tar.object("things.nowhere.example.io", &thing);
     tar.object("configmaps", &map(app, "last", "x"));
 
-    let (status, results) = stage.restore(tar.end()).await;
+    let archive = tar.end();
+    stage.refuse(archive.clone(), app).await;
+    let (status, results) = stage.restore_damaged(archive).await;
     assert_eq!(status.phase, Some(RestorePhase::PartiallyFailed), "{status:?}");
     let whole = &results.errors.velero;
     assert_eq!(whole.len(), told_by_path.len(), "{whole:#?}");
@@ -306,6 +340,44 @@ async fn hostile_entries_are_errors_and_the_rest_is_restored() {
     let elsewhere: Api<ConfigMap> = Api::namespaced(stage.world.client.clone(), "kube-system");
     assert!(elsewhere.get_opt("moved").await.unwrap().is_none());
     assert_eq!(stage.strays(), [] as [&str; 0]);
+}
+
+#[tokio::test]
+async fn an_object_of_four_hundred_levels_comes_back() {
+    let mut stage = Stage::set("deep", |_| {}).await;
+    let (app, levels) = ("deep-app", 400);
+    let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    let definition = json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "things.deep.example.io"},
+        "spec": {
+            "group": "deep.example.io", "scope": "Namespaced",
+            "names": {"plural": "things", "singular": "thing", "kind": "Thing"},
+            "versions": [{
+                "name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema},
+            }],
+        },
+    });
+    let spec = (0..levels).fold(json!("core"), |inner, _| json!({ "a": inner }));
+    let thing = json!({
+        "apiVersion": "deep.example.io/v1", "kind": "Thing",
+        "metadata": {"name": "t", "namespace": app}, "spec": spec,
+    });
+    let mut tar = Tar::default();
+    tar.object("customresourcedefinitions.apiextensions.k8s.io", &definition);
+    tar.object("things.deep.example.io", &thing);
+    let archive = tar.end();
+    // Once where nothing is, and once over what came of that.
+    for _ in 0..2 {
+        let (status, results) = stage.restore(archive.clone()).await;
+        assert_eq!(status.phase, Some(RestorePhase::Completed), "{results:?}");
+        assert_eq!(results.warnings.count(), 0, "{results:?}");
+    }
+    // As text: the client would not read it.
+    let path = format!("/apis/deep.example.io/v1/namespaces/{app}/things/t");
+    let request = http::Request::get(path).body(Vec::new()).unwrap();
+    let text = stage.world.client.request_text(request).await.unwrap();
+    assert!(text.contains(&thing["spec"].to_string()), "{text}");
 }
 
 /// Waits until something that should be refused is, since the API server learns of it by and by.

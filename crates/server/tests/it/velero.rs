@@ -13,7 +13,10 @@ use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
 
 use crate::rich;
-use stage::{Bowline, api_of, back_up, eventually, install, reduced, restore, velero_says};
+use stage::{
+    Bowline, api_of, back_up, eventually, install, reduced, restore, velero_says,
+    without_restore_labels,
+};
 
 mod changes;
 mod csi;
@@ -96,14 +99,14 @@ async fn velero_and_bowline_store_the_same_and_restore_each_others() {
     let mappings: Vec<String> =
         rich::NAMESPACES.iter().map(|name| format!("{name}:v-{name}")).collect();
     let mapped = format!("--namespace-mappings={}", mappings.join(","));
-    let from = ["restore", "create", "theirs", "--from-backup=by-velero", &mapped, "--wait"];
+    let from = ["restore", "create", "v-all", "--from-backup=by-velero", &mapped, "--wait"];
     velero_says(&running, &from).await;
     drop(running);
     let server = Bowline::start(&bed, &plane);
     let mapping: BTreeMap<_, _> =
         rich::NAMESPACES.iter().map(|name| (name.to_string(), format!("b-{name}"))).collect();
     let spec = json!({"backupName": "by-velero", "namespaceMapping": mapping});
-    let status = restore(&client, velero::NAMESPACE, "ours", spec).await;
+    let status = restore(&client, velero::NAMESPACE, "b-all", spec).await;
     server.end();
     assert_eq!(status.phase, Some(RestorePhase::Completed), "{status:?}");
     let mut compared = 0;
@@ -275,7 +278,7 @@ async fn read_all(client: &Client) -> BTreeMap<String, Value> {
         let (api, name) = api_of(client, &object).await;
         let Some(found) = api.get_opt(&name).await.unwrap() else { continue };
         let id = format!("{} {}/{name}", object["kind"], found.namespace().unwrap_or_default());
-        read.insert(id, reduced(serde_json::to_value(found).unwrap()));
+        read.insert(id, without_restore_labels(serde_json::to_value(found).unwrap()));
     }
     read
 }

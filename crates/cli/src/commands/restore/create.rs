@@ -8,7 +8,7 @@ mod tests;
 
 use anyhow::Context as _;
 use bowline_api::Restore;
-use bowline_engine::restore::request::ALLOW_EMPTY_VOLUMES;
+use bowline_engine::restore::request::{ALLOW_DAMAGED_ARCHIVE, ALLOW_EMPTY_VOLUMES};
 use bowline_store::RestoreName;
 use jiff::Timestamp;
 
@@ -133,6 +133,9 @@ fn restore(args: &Args, now: Timestamp) -> anyhow::Result<Restore> {
     let (labels, mut annotations) = (flags::merged(&args.labels), flags::merged(&args.annotations));
     if args.how.allow_empty_volumes {
         annotations.insert(ALLOW_EMPTY_VOLUMES.to_owned(), "true".to_owned());
+    }
+    if args.how.allow_damaged_archive {
+        annotations.insert(ALLOW_DAMAGED_ARCHIVE.to_owned(), "true".to_owned());
     }
     run::decorate(&mut restore.metadata, labels, annotations);
     Ok(restore)

@@ -27,6 +27,7 @@ mod surroundings;
 use std::sync::Arc;
 
 use bowline_plugin::RestoreItemAction;
+use serde_json::Value;
 
 use super::named;
 use crate::action::Named;
@@ -38,8 +39,9 @@ pub(in crate::restore) use crate::csi::{
 };
 use crate::journal::digest;
 use crate::report::Report;
-use crate::resource::Resources;
+use crate::resource::{GroupResource, Resources};
 use crate::restore::download::Volumes;
+use crate::restore::modifier::Modifiers;
 use crate::restore::request::Request;
 use crate::restore::reset::Wishes;
 use crate::restore::unpack::Contents;
@@ -59,6 +61,8 @@ pub(in crate::restore) struct Csi {
     volumes: Arc<Volumes>,
     report: Arc<Report>,
     wishes: Wishes,
+    /// What is changed after the actions.
+    modifiers: Option<Modifiers>,
     /// Whether the backup copied the data of its snapshots into a store.
     is_moved: bool,
     is_dry_run: bool,
@@ -79,6 +83,7 @@ impl Csi {
             volumes: Arc::clone(volumes),
             report: Arc::clone(report),
             wishes: request.volumes,
+            modifiers: request.modifiers.clone(),
             is_moved: request.backup.spec.snapshot_move_data == Some(true),
             is_dry_run: false,
             surroundings: Surroundings::new(cluster, resources),
@@ -89,6 +94,15 @@ impl Csi {
     #[must_use]
     pub(in crate::restore) fn dry_run(self) -> Self {
         Self { is_dry_run: true, ..self }
+    }
+
+    /// What an object becomes by modifiers, which come after the actions. A rule that fails is told there.
+    fn modified(&self, kind: &GroupResource, object: &Value) -> Value {
+        let mut object = object.clone();
+        if let Some(modifiers) = &self.modifiers {
+            modifiers.apply(kind, &mut object);
+        }
+        object
     }
 
     /// What the cluster has.
@@ -107,7 +121,21 @@ impl Csi {
         namespace: &str,
         snapshot: &str,
     ) -> Result<Source, String> {
-        Source::find(&self.contents, namespace, snapshot)
+        let mut source = Source::find(&self.contents, namespace, snapshot)?;
+        let content = self.contents.read(&kind(CONTENTS), None, "", &source.content);
+        if let Some(content) = content.ok().and_then(|item| item.parse().ok()) {
+            let driver = self.driver(&content);
+            if !driver.is_empty() {
+                source.driver = driver;
+            }
+        }
+        Ok(source)
+    }
+
+    /// The driver of a VolumeSnapshotContent, as it will be.
+    fn driver(&self, content: &Value) -> String {
+        let content = self.modified(&kind(CONTENTS), content);
+        super::json::text(&content, "/spec/driver").to_owned()
     }
 }
 

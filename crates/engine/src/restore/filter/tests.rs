@@ -39,7 +39,8 @@ fn kinds_are_found_by_any_name_and_excludes_win() {
         (&["widgets.example.io"], &[], "widgets.example.io", YES),
         (&[], &["pod"], "pods", skip(Reason::KindExcluded)),
         (&["*"], &["secrets"], "secrets", skip(Reason::KindExcluded)),
-        (&["pods"], &["*.io"], "datauploads.velero.io", YES),
+        (&["pods"], &["*.io"], "volumesnapshotcontents.snapshot.storage.k8s.io", YES),
+        (&["*"], &["*.velero.io"], "datauploads.velero.io", skip(Reason::KindExcluded)),
         // A user may exclude what a backup never collects by itself.
         (
             &[],
@@ -75,7 +76,7 @@ fn the_place_of_an_item_decides() {
         (some(None), "persistentvolumes", "", skip(Reason::SomeNamespaces)),
         (some(Some(true)), "persistentvolumes", "", YES),
         (some(Some(true)), "namespaces", "", skip(Reason::NamespaceNotIncluded)),
-        (some(None), "datauploads.velero.io", "velero", YES),
+        (some(None), "datauploads.velero.io", "velero", skip(Reason::NamespaceNotIncluded)),
         (some(None), contents, "", skip(Reason::SomeNamespaces)),
         // As Velero documents it for restores: an exclude is enough.
         (namespaces(&[], &["x"], None), "persistentvolumes", "", skip(Reason::SomeNamespaces)),
@@ -107,7 +108,7 @@ fn what_others_need_passes_more_easily() {
         (None, "secrets", "a", true, YES),
         (None, "pods", "b", false, skip(Reason::NamespaceNotIncluded)),
         (None, "pods", "b", true, YES),
-        (None, "datauploads.velero.io", "b", false, YES),
+        (None, "datauploads.velero.io", "b", false, skip(Reason::NamespaceNotIncluded)),
         (None, "namespaces", "", false, skip(Reason::NamespaceNotIncluded)),
     ] {
         let filter = filter(&spec(cluster_resources));
@@ -130,7 +131,7 @@ fn one_of_several_selectors_is_enough() {
         (vec![selector("app", "web")], ("app", "x"), "pods", skip(Reason::NotSelected)),
         (either.clone(), ("tier", "db"), "pods", YES),
         (either.clone(), ("tier", "x"), "pods", skip(Reason::NotSelected)),
-        (either, ("tier", "x"), "datauploads.velero.io", YES),
+        (either, ("tier", "x"), "volumesnapshotcontents.snapshot.storage.k8s.io", YES),
     ] {
         let labels = BTreeMap::from([(label.0.to_owned(), label.1.to_owned())]);
         let spec = Spec { selectors, ..Spec::default() };

@@ -4,21 +4,34 @@ use bowline_api::annotation::hook as key;
 
 use super::{Annotations, DEFAULT_ON_ERROR, EXEC_TIMEOUT, Error, Hook, Source};
 
-/// The hook that annotations ask for; none if there is no command.
-pub(super) fn hook(annotations: &Annotations<'_>) -> Result<Option<Hook>, Error> {
+/// The hook that annotations ask for; none if there is no command. For one that cannot be read the default
+/// holds, as in Velero, and a warning says so. Not so for a command that looks like a list and is none.
+pub(super) fn hook(
+    annotations: &Annotations<'_>,
+    warnings: &mut Vec<String>,
+) -> Result<Option<Hook>, Error> {
     let Some(command) = annotations.command(key::RESTORE_COMMAND)? else { return Ok(None) };
-    let on_error = annotations.on_error(key::RESTORE_ON_ERROR)?;
-    let exec_timeout = annotations.timeout(key::RESTORE_EXEC_TIMEOUT)?;
-    let wait_for_ready = annotations.read(key::RESTORE_WAIT_FOR_READY, truth)?;
+    let on_error = readable(annotations.on_error(key::RESTORE_ON_ERROR), warnings);
+    let exec_timeout = readable(annotations.timeout(key::RESTORE_EXEC_TIMEOUT), warnings);
+    let wait_timeout = readable(annotations.timeout(key::RESTORE_WAIT_TIMEOUT), warnings);
+    let wait_for_ready = readable(annotations.read(key::RESTORE_WAIT_FOR_READY, truth), warnings);
     Ok(Some(Hook {
         source: Source::Annotations,
         container: annotations.text(key::RESTORE_CONTAINER).unwrap_or_default().to_owned(),
         command,
         on_error: on_error.unwrap_or(DEFAULT_ON_ERROR),
         exec_timeout: exec_timeout.unwrap_or(EXEC_TIMEOUT),
-        wait_timeout: annotations.timeout(key::RESTORE_WAIT_TIMEOUT)?,
+        wait_timeout,
         wait_for_ready: wait_for_ready.unwrap_or(false),
     }))
+}
+
+/// What an annotation says, if that can be read.
+fn readable<T>(read: Result<Option<T>, Error>, warnings: &mut Vec<String>) -> Option<T> {
+    read.unwrap_or_else(|error| {
+        warnings.push(format!("{error}; the hook runs with the default"));
+        None
+    })
 }
 
 /// The words that Go takes for true and false.

@@ -237,17 +237,34 @@ fn annotations_say_all_that_a_hook_needs() {
 }
 
 #[test]
-fn an_annotation_that_cannot_be_read_is_an_error_that_keeps_commands_to_itself() {
+fn for_an_annotation_that_cannot_be_read_the_default_holds_and_that_is_told() {
+    let default = Hooks::default().plan(&annotated(json!({COMMAND: "x"}))).unwrap();
+    assert!(default.warnings.is_empty());
     for (key, value) in [
-        ("command", r#"["mysql", "-psecret""#),
-        ("command", r#"["mysql", 7, "secret"]"#),
-        ("command", "[]"),
         ("on-error", "fail"),
         ("exec-timeout", "soon"),
+        ("exec-timeout", "30"),
         ("exec-timeout", "-3s"),
         ("wait-timeout", "3"),
         ("wait-timeout", "-1m"),
         ("wait-for-ready", "yes"),
+    ] {
+        let key = format!("post.hook.restore.velero.io/{key}");
+        let mut annotations = json!({COMMAND: "x"});
+        annotations[&key] = value.into();
+        let plan = Hooks::default().plan(&annotated(annotations)).unwrap();
+        assert_eq!(plan.hooks, default.hooks, "{key}: {value}");
+        let [warning] = &plan.warnings[..] else { panic!("{key}: {:?}", plan.warnings) };
+        assert!(warning.contains(&key) && warning.contains("the default"), "{warning}");
+    }
+}
+
+#[test]
+fn a_command_that_cannot_be_read_is_an_error_that_keeps_it_to_itself() {
+    for (key, value) in [
+        ("command", r#"["mysql", "-psecret""#),
+        ("command", r#"["mysql", 7, "secret"]"#),
+        ("command", "[]"),
     ] {
         let key = format!("post.hook.restore.velero.io/{key}");
         let mut annotations = json!({COMMAND: "x"});

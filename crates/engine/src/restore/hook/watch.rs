@@ -106,6 +106,9 @@ impl Watch {
                 return;
             }
         };
+        for warning in &plan.warnings {
+            report.warning(&id, warning.clone());
+        }
         let course = Course {
             cluster: Arc::clone(cluster),
             report: Arc::clone(report),

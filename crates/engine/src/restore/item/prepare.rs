@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use bowline_api::annotation;
 use bowline_plugin::{
-    Class, Code, Item, OperationId, ResourceIdentifier, RestoreItemAction, RestoreOutput, Wait,
+    Class, Code, Item, Name, OperationId, ResourceIdentifier, RestoreItemAction, RestoreOutput,
+    Wait,
 };
 use jiff::Timestamp;
 use serde_json::Value;
@@ -18,9 +19,10 @@ use tokio::time::Instant;
 
 use super::super::filter::{self, Reason, Verdict};
 use super::super::note::{Acted, Shown};
+use super::super::version::Chosen;
 use super::super::volume::{self, Shape};
 use super::super::{origin, reset};
-use super::{Why, Working};
+use super::{Why, Working, visit_needed};
 use crate::item::Object;
 use crate::journal::Intent;
 use crate::operation::{Kind, Operation};
@@ -28,6 +30,8 @@ use crate::point::{self, Point};
 use crate::resource::{GroupResource, Resource};
 use crate::selection;
 
+/// Where the control plane has its own objects.
+const CONTROL_PLANE: &str = "kube-system";
 /// How long an action may take to stop what it began.
 const CANCEL_LIMIT: Duration = Duration::from_secs(10);
 /// How often an action is asked whether what it added is ready.
@@ -56,6 +60,8 @@ pub(in crate::restore) struct Stored {
     /// The namespace that it goes to; empty for what lives in none.
     pub(in crate::restore) namespace: String,
     value: Value,
+    /// Whether the user asked for it, and not only for something that needs it.
+    is_chosen: bool,
 }
 
 /// What an object becomes.
@@ -75,6 +81,8 @@ pub(in crate::restore) struct Ready {
     pub(in crate::restore) value: Value,
     /// The status that it had.
     pub(in crate::restore) status: Option<Value>,
+    /// Who owned which of its fields, if that is to be written back.
+    pub(in crate::restore) managed_fields: Option<Value>,
 }
 
 impl Working<'_> {
@@ -91,10 +99,24 @@ impl Working<'_> {
         if let Verdict::Skip(reason) = place {
             return Ok(Found::LeftOut(reason));
         }
+        let is_chosen = match why {
+            Why::Turn => true,
+            Why::NeededBy { .. } => {
+                world.filter.place(&kind, &id.namespace, &id.name).is_restore()
+                    || world.filter.names(&kind)
+            }
+        };
         let stored = context.contents.kind(&kind).ok_or("it is not in the backup")?;
-        let chosen = world.versions.choose(&kind, stored).map_err(|error| error.to_string())?;
-        let version = chosen.stored.as_deref();
-        let read = context.contents.object(&chosen.resource, version, &id.namespace, &id.name);
+        let Chosen { resource, stored: version } = match world.versions.choose(&kind, stored) {
+            Ok(chosen) => chosen,
+            Err(not_served) => {
+                let resource = self.convertible(&kind).ok_or_else(|| not_served.to_string())?;
+                self.not_served = Some(not_served);
+                Chosen { resource, stored: None }
+            }
+        };
+        let version = version.as_deref();
+        let read = context.contents.object(&resource, version, &id.namespace, &id.name);
         let object = read.map_err(|error| error.to_string())?;
         if let (Why::Turn, Verdict::Skip(reason)) =
             (why, world.filter.labels(&kind, &object.labels))
@@ -112,16 +134,27 @@ impl Working<'_> {
         if let Verdict::Skip(reason) = filter::content(&kind, &value) {
             return Ok(Found::Ended(reason));
         }
-        Ok(Found::Object(Box::new(Stored { kind, object, namespace, value })))
+        Ok(Found::Object(Box::new(Stored { kind, object, namespace, value, is_chosen })))
+    }
+
+    /// What stands for a kind that the cluster does not serve, if an action or a modifier may make another
+    /// kind of the item, which it does serve.
+    fn convertible(&self, kind: &GroupResource) -> Option<Arc<Resource>> {
+        let Self { context, id, .. } = *self;
+        let resource = context.contents.resource(kind, &id.namespace, &id.name)?;
+        let is_seen = context.actions.iter().any(|action| action.looks_at(&resource));
+        let modifiers = context.request.modifiers.as_ref();
+        (is_seen || modifiers.is_some_and(|modifiers| modifiers.look_at(kind)))
+            .then(|| Arc::new(resource))
     }
 
     /// Makes of the item what is written: its former life is taken away, the actions see it, and
     /// what they add is visited first.
     pub(in crate::restore) async fn shape(&mut self, stored: Stored) -> Result<Shaped, String> {
-        let Stored { kind, object, namespace, mut value } = stored;
+        let Stored { kind, object, namespace, mut value, is_chosen } = stored;
         let context = self.context;
         if object.resource.is_core("persistentvolumes") {
-            value = match volume::shape(context, self.id, value).await? {
+            value = match volume::shape(context, self.id, value, is_chosen).await? {
                 Shape::Create(value) => value,
                 Shape::Bring(value, brought) => {
                     self.brought = Some(brought);
@@ -132,6 +165,7 @@ impl Working<'_> {
             };
         }
         let status = reset::former_life(&mut value).map_err(|error| error.to_string())?;
+        reset::must_include(&mut value);
         let mut value = match self.act_noted(&object, value).await? {
             Acted::Changed(value) => value,
             Acted::Skipped(reason) => return Ok(Shaped::Skipped(reason)),
@@ -141,8 +175,9 @@ impl Working<'_> {
             volume::reset_claim(context, self.id, &mut value)?;
         }
         self.finish(&kind, &mut value, &namespace)?;
+        let managed_fields = reset::managed_fields(&mut value);
         let (resource, namespace, _) = self.target.clone().ok_or("it has no target")?;
-        Ok(Shaped::Ready(Box::new(Ready { resource, namespace, value, status })))
+        Ok(Shaped::Ready(Box::new(Ready { resource, namespace, value, status, managed_fields })))
     }
 
     /// Shows the item to the actions, with a note before and after if one of them may begin an
@@ -169,7 +204,7 @@ impl Working<'_> {
         };
         if let Some(acted) = notes.before(id).await {
             // They may not have got their turn before the server ended.
-            self.visit_additional(notes.additional_before(id), true).await;
+            self.visit_additional(None, notes.additional_before(id), true).await;
             self.hand_over();
             return acted;
         }
@@ -210,11 +245,13 @@ impl Working<'_> {
     /// Shows the item to the actions that select it, in order.
     async fn act(&self, object: &Object, value: Value) -> Result<Acted, String> {
         let context = self.context;
+        let selecting = || context.actions.iter().filter(|action| action.selects(object));
+        if selecting().next().is_none() {
+            return Ok(Acted::Changed(value));
+        }
         let mut item = Item::from_object(&value).map_err(|error| error.to_string())?;
-        for action in &context.actions {
-            if !action.selects(object) {
-                continue;
-            }
+        drop(value);
+        for action in selecting() {
             if action.begins_operations {
                 point::pass(Point::Execute);
             }
@@ -232,20 +269,19 @@ impl Working<'_> {
             if skip_restore {
                 return Ok(Acted::Skipped(format!("the action {} says so", action.name)));
             }
+            // Each action counts for itself: what it is shown has no mark.
             let must_be_included = must_include(&changed);
-            item = changed;
-            let restored = self.visit_additional(additional_items, must_be_included).await;
+            item = if must_be_included { without_mark(&changed)? } else { changed };
+            let name = Some(&action.name);
+            let restored = self.visit_additional(name, additional_items, must_be_included).await;
             if let Some(wait) = wait {
                 self.wait_until_ready(action, &restored, wait).await?;
             }
         }
         let mut value: Value =
             item.parse().map_err(|error| format!("an action returned no object: {error}"))?;
-        if let Some(annotations) =
-            value.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut)
-        {
-            annotations.remove(annotation::MUST_INCLUDE_ON_RESTORE);
-        }
+        // It may say that it is not set.
+        reset::must_include(&mut value);
         Ok(Acted::Changed(value))
     }
 
@@ -285,27 +321,61 @@ impl Working<'_> {
     /// action knows: those of the backup.
     async fn visit_additional(
         &self,
+        action: Option<&Name>,
         items: Vec<ResourceIdentifier>,
         must_be_included: bool,
     ) -> Vec<ResourceIdentifier> {
         let Self { context, world, id, .. } = *self;
         let mut restored = Vec::new();
+        let wants = || match action {
+            Some(action) => format!("the action {action} wants"),
+            None => "an action wanted, before the server was started again,".to_owned(),
+        };
         for additional in items {
+            if additional.name.is_empty() {
+                let kind = GroupResource::new(&additional.group, &additional.resource);
+                let text = format!("{} an item of {kind} without a name", wants());
+                self.report.warning(id, text);
+                continue;
+            }
             if !context.contents.has(&additional) {
-                let text = format!("an action wants {additional}, which is not in the backup");
+                let text = format!("{} {additional}, which is not in the backup", wants());
+                self.report.warning(id, text);
+                continue;
+            }
+            if must_be_included && let Some(namespace) = self.protected(&additional) {
+                let text = format!(
+                    "{} {additional}, which was not restored: nothing comes to the namespace {namespace} \
+                     that was not asked for; include its namespace, if it is to",
+                    wants()
+                );
                 self.report.warning(id, text);
                 continue;
             }
             if must_be_included {
                 self.add(additional.clone());
             }
-            let why = Why::NeededBy { parent: id, must_be_included };
-            context.visitor.visit(context, world, additional.clone(), why).await;
+            visit_needed(context, world, additional.clone(), id, must_be_included).await;
             if context.once.exists(&additional) {
                 restored.push(additional);
             }
         }
         restored
+    }
+
+    /// The namespace that an item would go to, if that is one which whoever writes there rules the cluster,
+    /// and the user did not ask for it: that of the control plane, and the server's own. Actions may want
+    /// items whatever the filters say, and go by what the archive tells them.
+    fn protected(&self, item: &ResourceIdentifier) -> Option<&str> {
+        let Self { context, world, .. } = *self;
+        let protected = [CONTROL_PLANE, context.options.namespace.as_str()];
+        let target = match (item.group.as_str(), item.resource.as_str()) {
+            ("", "namespaces") => context.request.target(&item.name),
+            _ => context.request.target(&item.namespace),
+        };
+        let found = protected.into_iter().find(|namespace| *namespace == target)?;
+        let source = if item.namespace.is_empty() { &item.name } else { &item.namespace };
+        (!world.filter.namespace(source).is_restore()).then_some(found)
     }
 
     /// Waits until an action calls what it added ready. If it never does, that is told, and the item
@@ -399,7 +469,10 @@ impl Working<'_> {
             value.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
         };
         let (api_version, kind) = (text("/apiVersion"), text("/kind"));
-        let resource = world.versions.of_kind(&api_version, &kind).map_err(|e| e.to_string())?;
+        let resource = world.versions.of_kind(&api_version, &kind).map_err(|error| {
+            // One that nobody has changed is told as what it was.
+            self.not_served.take().map_or_else(|| error.to_string(), |stored| stored.to_string())
+        })?;
         let namespace =
             if resource.is_namespaced { text("/metadata/namespace") } else { String::new() };
         let name = text("/metadata/name");
@@ -436,6 +509,14 @@ enum Asked {
     Ready,
     TooLong,
     Failed(bowline_plugin::Error),
+}
+
+/// An item without the mark that an action has set.
+fn without_mark(item: &Item) -> Result<Item, String> {
+    let broken = |error| format!("an action returned no object: {error}");
+    let mut value: Value = item.parse().map_err(broken)?;
+    reset::must_include(&mut value);
+    Item::from_object(&value).map_err(broken)
 }
 
 /// Whether an action wants what it adds to be restored whatever the filters say.

@@ -72,6 +72,11 @@ impl Written {
 }
 
 impl Conditions {
+    /// Whether a rule may be for objects of a kind.
+    pub(super) fn look_at(&self, kind: &GroupResource) -> bool {
+        self.kind.matches(&kind.to_string())
+    }
+
     /// Whether a rule is for an object, whose namespace is that in the backup. What lives in none
     /// fits any.
     pub(super) fn fit(&self, kind: &GroupResource, object: &Value) -> bool {

@@ -91,7 +91,8 @@ pub(super) fn test(path: &str, value: &str) -> Result<Test, InvalidModifiers> {
 impl Test {
     /// Whether an object has the value. One that it does not have is `null`.
     pub(super) fn holds(&self, object: &Value) -> bool {
-        *object.pointer(self.path.as_str()).unwrap_or(&Value::Null) == self.value
+        let path = from_the_front(&self.path, object, Place::There);
+        *object.pointer(path.as_str()).unwrap_or(&Value::Null) == self.value
     }
 }
 
@@ -99,11 +100,14 @@ impl Test {
 pub(super) fn apply(operations: &[Operation], object: &mut Value) -> Result<(), PatchError> {
     let mut changed = object.clone();
     let mut copied = 0;
+    // One that is deeper already must not become deeper still.
+    let deepest = DEEPEST.max(levels(object));
     for operation in operations {
         match operation {
             Operation::Test(test) if test.holds(&changed) => {}
             Operation::Test(_) => return Ok(()),
             Operation::Change(change) => {
+                let change = &counted(change, &changed);
                 if let PatchOperation::Copy(copy) = change {
                     copied += changed.pointer(copy.from.as_str()).map_or(0, size);
                     if copied > COPIED {
@@ -111,7 +115,7 @@ pub(super) fn apply(operations: &[Operation], object: &mut Value) -> Result<(), 
                     }
                 }
                 json_patch::patch_unsafe(&mut changed, std::slice::from_ref(change))?;
-                if is_deeper(&changed, DEEPEST) {
+                if is_deeper(&changed, deepest) {
                     return Err(PatchError::TooDeep);
                 }
             }
@@ -119,6 +123,68 @@ pub(super) fn apply(operations: &[Operation], object: &mut Value) -> Result<(), 
     }
     *object = changed;
     Ok(())
+}
+
+/// What the last part of a path stands for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// An element that is there.
+    There,
+    /// The place of a new one, which may be behind the last.
+    New,
+}
+
+/// A change whose paths count elements of lists from the front. Those that count from the end, such as `-1` for
+/// the last one, are not part of the standard, but Velero's library takes them.
+fn counted(change: &PatchOperation, object: &Value) -> PatchOperation {
+    use PatchOperation::{Add, Copy, Move, Remove, Replace, Test};
+    let there = |path: &PointerBuf| from_the_front(path, object, Place::There);
+    let new = |path: &PointerBuf| from_the_front(path, object, Place::New);
+    match change.clone() {
+        Add(one) => Add(AddOperation { path: new(&one.path), ..one }),
+        Remove(one) => Remove(RemoveOperation { path: there(&one.path) }),
+        Replace(one) => Replace(ReplaceOperation { path: there(&one.path), ..one }),
+        Move(one) => Move(MoveOperation { from: there(&one.from), path: new(&one.path) }),
+        Copy(one) => Copy(CopyOperation { from: there(&one.from), path: new(&one.path) }),
+        Test(one) => Test(one),
+    }
+}
+
+/// A path with numbers that count from the front. One that counts too far stays, and is an error then.
+fn from_the_front(path: &PointerBuf, object: &Value, last: Place) -> PointerBuf {
+    if !path.as_str().contains("/-") {
+        return path.clone();
+    }
+    let (mut found, mut at) = (PointerBuf::root(), Some(object));
+    let mut tokens = path.tokens().peekable();
+    while let Some(token) = tokens.next() {
+        let decoded = token.decoded();
+        let is_new = last == Place::New && tokens.peek().is_none();
+        let from_the_end = decoded.strip_prefix('-').and_then(|back| back.parse::<usize>().ok());
+        let index = match (at, from_the_end) {
+            (Some(Value::Array(list)), Some(back)) if back > 0 => {
+                (list.len() + usize::from(is_new)).checked_sub(back)
+            }
+            _ => None,
+        };
+        let name = index.map_or_else(|| decoded.to_string(), |index| index.to_string());
+        at = match at {
+            Some(Value::Array(list)) => name.parse().ok().and_then(|at: usize| list.get(at)),
+            Some(Value::Object(fields)) => fields.get(&name),
+            _ => None,
+        };
+        found.push_back(name.as_str());
+    }
+    found
+}
+
+/// How many levels a value has.
+fn levels(value: &Value) -> usize {
+    match value {
+        Value::Array(list) => 1 + list.iter().map(levels).max().unwrap_or(0),
+        Value::Object(fields) => 1 + fields.values().map(levels).max().unwrap_or(0),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 0,
+    }
 }
 
 /// About how many bytes a value takes.

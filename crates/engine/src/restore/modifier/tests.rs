@@ -505,3 +505,41 @@ fn strategic_patches_that_make_no_sense_are_refused() {
         assert!(error.contains(words), "{patch}: {error}");
     }
 }
+
+#[test]
+fn elements_are_counted_from_the_end_as_veleros_library_does() {
+    let list = || json!({"spec": {"list": ["a", "b", "c"], "-1": "name"}});
+    for (operation, expected) in [
+        ("{operation: replace, path: /spec/list/-1, value: z}", json!(["a", "b", "z"])),
+        ("{operation: remove, path: /spec/list/-3}", json!(["b", "c"])),
+        // One that is added at the last place is the last.
+        ("{operation: add, path: /spec/list/-1, value: z}", json!(["a", "b", "c", "z"])),
+        ("{operation: add, path: /spec/list/-2, value: z}", json!(["a", "b", "z", "c"])),
+        ("{operation: add, path: /spec/list/-, value: z}", json!(["a", "b", "c", "z"])),
+        (
+            "{operation: copy, from: /spec/list/-3, path: /spec/list/-1}",
+            json!(["a", "b", "c", "a"]),
+        ),
+    ] {
+        let mut object = patched(operation, list());
+        assert_eq!(object["spec"]["list"].take(), expected, "{operation}");
+    }
+    let object = patched("{operation: replace, path: /spec/-1, value: z}", list());
+    assert_eq!(object["spec"]["-1"], "z", "it is the name of a field");
+    let object = patched("{operation: remove, path: /spec/list/-4}", list());
+    assert_eq!(object["spec"]["list"], json!(["a", "b", "c"]), "there are only three");
+}
+
+/// An object that a JSON patch changed, if it applies.
+fn patched(operation: &str, mut object: Value) -> Value {
+    object["apiVersion"] = "v1".into();
+    object["kind"] = "Pod".into();
+    object["metadata"] = json!({"name": "x", "namespace": "a"});
+    let rules = format!(
+        "version: v1\nresourceModifierRules:\n- conditions: {{groupResource: pods}}\n  patches:\n  - \
+         {operation}\n"
+    );
+    let modifiers = Modifiers::parse(&[("rules.yaml".to_owned(), rules)].into()).unwrap();
+    modifiers.apply(&GroupResource::new("", "pods"), &mut object);
+    object
+}

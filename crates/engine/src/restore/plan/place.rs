@@ -66,7 +66,11 @@ impl Planner {
             Err(error) if refusal::is_about_rights(&error) => return Place::There,
             Err(error) => return Place::Refused(format!("its namespace {target}: {error}")),
         }
-        let finding = match namespace::namespace_item(context, original, target) {
+        let finding = match namespace::namespace_item(
+            context,
+            namespace::base(context, original, target),
+            target,
+        ) {
             Ok(item) => {
                 let create = || context.cluster.create(&resource, "", &item);
                 match context.pace.ask(create).await {

@@ -7,9 +7,10 @@ use bowline_api::RestoreSpec;
 use crate::glob::{Glob, check_namespace};
 use crate::restore::filter::Lists;
 
-/// Resources that are never restored: they belong to a cluster, or come from the bucket by
-/// themselves.
-const NEVER: [&str; 11] = [
+/// Resources that are never restored: they belong to a cluster, come from the bucket by themselves, or ask a
+/// server to do something. A DeleteBackupRequest that came back would delete a backup. Velero's list has the
+/// first nine.
+const NEVER: [&str; 18] = [
     "nodes",
     "events",
     "events.events.k8s.io",
@@ -21,6 +22,13 @@ const NEVER: [&str; 11] = [
     "backuprepositories.velero.io",
     "volumepluginbackups.velero.io",
     "volumepluginrestores.velero.io",
+    "deletebackuprequests.velero.io",
+    "downloadrequests.velero.io",
+    "serverstatusrequests.velero.io",
+    "podvolumebackups.velero.io",
+    "podvolumerestores.velero.io",
+    "datauploads.velero.io",
+    "datadownloads.velero.io",
 ];
 
 /// What Kubernetes allows for the name of a namespace.
@@ -46,7 +54,10 @@ pub(super) fn kinds(spec: &mut RestoreSpec, errors: &mut Vec<String>) -> Lists {
 pub(super) fn namespaces(spec: &RestoreSpec, errors: &mut Vec<String>) -> Lists {
     let lists = (spec.included_namespaces.as_slice(), spec.excluded_namespaces.as_slice());
     let glob = |pattern: &str| {
-        check_namespace(pattern).map_err(|error| error.to_string())?;
+        // As in Velero, a list of alternatives is one here, though not for backups.
+        if !pattern.contains('{') {
+            check_namespace(pattern).map_err(|error| error.to_string())?;
+        }
         Glob::new(pattern).map_err(|error| error.to_string())
     };
     compile_with("Invalid included/excluded namespace lists", lists, glob, errors)

@@ -95,6 +95,13 @@ fn defaults_are_filled_in() {
             "backuprepositories.velero.io",
             "volumepluginbackups.velero.io",
             "volumepluginrestores.velero.io",
+            "deletebackuprequests.velero.io",
+            "downloadrequests.velero.io",
+            "serverstatusrequests.velero.io",
+            "podvolumebackups.velero.io",
+            "podvolumerestores.velero.io",
+            "datauploads.velero.io",
+            "datadownloads.velero.io",
         ]
     );
     assert_eq!(spec.item_operation_timeout.to_string(), "4h0m0s");
@@ -509,4 +516,15 @@ fn namespaces_are_those_of_the_backup() {
         assert_eq!(found.names, expected, "{included:?}");
         assert_eq!(found.warnings.len(), warnings, "{found:?}");
     }
+}
+
+#[test]
+fn a_list_of_alternatives_is_a_pattern_of_namespaces() {
+    let prepared = prepared(|restore, _| {
+        restore.spec.included_namespaces = vec!["{shop,team-*}".into()];
+    });
+    let request = prepared.outcome.unwrap();
+    let included = &request.filter.namespaces.included;
+    assert!(["shop", "team-a"].iter().all(|name| included[0].matches(name)));
+    assert!(!included[0].matches("other"));
 }

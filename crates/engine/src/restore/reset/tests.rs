@@ -41,6 +41,7 @@ fn the_former_life_goes_and_the_rest_stays() {
             "labels": {"app": "x"},
             "annotations": {"note": "y"},
             "finalizers": ["example.io/protect"],
+            "managedFields": [{"manager": "kubectl"}],
         },
         "data": {"status": "kept"},
     });
@@ -274,4 +275,21 @@ fn a_user_may_allow_empty_volumes() {
     let whole = snapshot("snap-1", Some(SnapshotPhase::Completed));
     let saved = Saved { snapshot: Some(&whole), ..Saved::default() };
     assert_eq!(fate(&volume, saved, wishes), Fate::FromSnapshot(&whole), "there is no need");
+}
+
+#[test]
+fn owners_of_fields_go_and_are_kept_where_somebody_applied_the_object() {
+    let entry = |operation: &str, subresource: &str| json!({"manager": "m", "operation": operation, "subresource": subresource});
+    for (entries, is_kept) in [
+        (json!([entry("Update", ""), entry("Apply", "")]), true),
+        (json!([{"manager": "m", "operation": "Apply"}]), true),
+        (json!([entry("Update", "")]), false),
+        (json!([entry("Apply", "status")]), false),
+        (json!("nonsense"), false),
+    ] {
+        let mut object = json!({"metadata": {"name": "a", "managedFields": entries}});
+        assert_eq!(managed_fields(&mut object), is_kept.then_some(entries));
+        assert_eq!(object, json!({"metadata": {"name": "a"}}));
+    }
+    assert_eq!(managed_fields(&mut json!({"metadata": {}})), None);
 }

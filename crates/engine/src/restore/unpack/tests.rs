@@ -383,3 +383,51 @@ fn refusals_are_told_up_to_a_number() {
     assert_eq!(contents.refusals.len(), 3);
     assert_eq!(contents.refusals[2], "and 3 more entries were refused");
 }
+
+#[test]
+fn names_are_no_longer_than_kubernetes_allows() {
+    let long = |length: usize| "x".repeat(length);
+    for (path, is_item) in [
+        (format!("resources/pods/namespaces/a/{}.json", long(253)), true),
+        (format!("resources/pods/namespaces/a/{}.json", long(254)), false),
+        (format!("resources/pods/namespaces/{}/x.json", long(63)), true),
+        (format!("resources/pods/namespaces/{}/x.json", long(64)), false),
+        (format!("resources/pods/{}/namespaces/a/x.json", long(64)), false),
+        (format!("resources/{}/cluster/x.json", long(400)), false),
+    ] {
+        assert_eq!(path::parse(&path).is_ok(), is_item, "{path}");
+    }
+}
+
+#[test]
+fn an_archive_whose_index_or_items_take_too_much_is_refused() {
+    let paths: Vec<String> =
+        (0..40).map(|n| format!("resources/pods/namespaces/a/p{n}.json")).collect();
+    let entries: Vec<_> = paths.iter().map(|path| (path.as_str(), FILE, &b"{}"[..])).collect();
+    let archive = gzip(&tar(&entries));
+    assert!(unpacked(&archive, Limits::default()).is_ok());
+    let error = unpacked(&archive, Limits { index: 4000, ..Limits::default() }).unwrap_err();
+    assert!(error.to_string().contains("its index takes more than 4000 bytes"), "{error}");
+    let error = unpacked(&archive, Limits { spool: 70, ..Limits::default() }).unwrap_err();
+    assert!(error.to_string().contains("its items take more than 70 bytes"), "{error}");
+    // What a pod of 512 MiB has room for, and the disk of its node.
+    let Limits { entry, index, spool, .. } = Limits::default();
+    assert!(entry <= 8 << 20 && index <= 256 << 20 && spool <= 8 << 30);
+}
+
+#[test]
+fn what_is_wrong_with_items_is_known_when_the_archive_has_been_read() {
+    let archive = gzip(&tar(&[
+        ("resources/pods/namespaces/a/x.json", FILE, &pod("x")),
+        ("resources/pods/namespaces/a/bad.json", FILE, b"{"),
+        ("resources/pods/namespaces/a/liar.json", FILE, &pod("truth")),
+        ("resources/pods/namespaces/a/link.json", tar::EntryType::Symlink, b""),
+        ("metadata/other", FILE, b"x"),
+    ]));
+    let contents = unpacked(&archive, Limits::default()).unwrap();
+    assert_eq!((contents.damage.len(), contents.lost), (3, 3), "{:#?}", contents.damage);
+    for (damage, words) in contents.damage.iter().zip(["bad.json", "liar.json", "link.json"]) {
+        assert!(damage.contains(words), "{damage}");
+    }
+    assert_eq!(contents.refusals.len(), 2, "{:#?}", contents.refusals);
+}

@@ -1,5 +1,6 @@
 //! The first stage: the engine restores, and the files of the restore are written.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ use super::{Course, Then, WorkError, canceled_status, failed};
 use crate::controllers::kit::NotNoted;
 use crate::controllers::operations::{Followed, Nobody, follow, tell_failed};
 use crate::controllers::run::{Items, named, patiently, show_progress, until_over};
+use crate::events::Milestone;
 use crate::story::one_line;
 use crate::unlisted;
 
@@ -132,9 +134,26 @@ impl Course<'_> {
             stop: context.stop.child_token(),
             cancel: self.kit.cancel.clone(),
         };
+        let waiting = Arc::clone(&progress);
         let items = || Items { done: progress.restored(), total: progress.total() };
-        let shown = show_progress(context, self.api, &self.restore, "itemsRestored", items);
+        let shown = async {
+            tokio::select! {
+                () = show_progress(context, self.api, &self.restore, "itemsRestored", items) => {}
+                () = self.tell_waiting(&waiting) => {}
+            }
+        };
         until_over(Box::pin(restore::run(run, Timestamp::now())), shown, &self.kit.cancel).await
+    }
+
+    /// Tells of namespaces that must be gone before anything is restored there. It never ends.
+    async fn tell_waiting(&self, progress: &Progress) {
+        let mut known = BTreeSet::new();
+        loop {
+            known = progress.waiting(&known).await;
+            if !known.is_empty() {
+                self.tell(Milestone::WaitingForNamespaces { count: known.len() }).await;
+            }
+        }
     }
 
     /// Tells operations to stop that nobody will wait for, and notes what came of that.

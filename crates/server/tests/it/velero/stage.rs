@@ -207,39 +207,101 @@ pub(super) fn read_compressed<T: DeserializeOwned>(file: &Path) -> T {
     serde_json::from_str(&text).unwrap()
 }
 
-/// An object without what any restore changes.
-pub(super) fn reduced(mut object: Value) -> Value {
-    object.as_object_mut().unwrap().remove("status");
-    let metadata = object["metadata"].as_object_mut().unwrap();
-    for field in ["uid", "resourceVersion", "creationTimestamp", "generation", "managedFields"] {
-        metadata.remove(field);
-    }
-    if let Some(labels) = metadata.get_mut("labels").and_then(Value::as_object_mut) {
-        labels.retain(|key, _| !key.starts_with("velero.io/"));
-        if labels.is_empty() {
-            metadata.remove("labels");
-        }
-    }
-    match object["kind"].as_str() {
-        // The addresses and ports of services are given out anew.
-        Some("Service") => {
+/// Something that is left out when objects are compared.
+struct Exception {
+    what: &'static str,
+    /// Why it may differ, though both restores did the same.
+    reason: &'static str,
+    leave_out: fn(&mut Value),
+}
+
+/// All that is left out. Everything else is compared.
+const EXCEPTIONS: [Exception; 5] = [
+    Exception {
+        what: "status",
+        reason: "controllers write it, and no restore here asks for it",
+        leave_out: |object| drop(object.as_object_mut().unwrap().remove("status")),
+    },
+    Exception {
+        what: "metadata: uid, resourceVersion, creationTimestamp, generation",
+        reason: "the API server gives each object its own",
+        leave_out: |object| {
+            let metadata = object["metadata"].as_object_mut().unwrap();
+            for field in ["uid", "resourceVersion", "creationTimestamp", "generation"] {
+                metadata.remove(field);
+            }
+        },
+    },
+    Exception {
+        what: "managedFields: entries that are no Apply",
+        reason: "both write back what was applied; of the others Velero writes back all, we those of objects \
+                 that have an Apply (record 034), and controllers add theirs at any time",
+        leave_out: |object| {
+            let metadata = object["metadata"].as_object_mut().unwrap();
+            let Some(entries) = metadata.get_mut("managedFields").and_then(Value::as_array_mut)
+            else {
+                return;
+            };
+            entries.retain(|entry| entry["operation"] == "Apply" && entry["subresource"].is_null());
+            if entries.is_empty() {
+                metadata.remove("managedFields");
+            }
+        },
+    },
+    Exception {
+        what: "Service: clusterIP and clusterIPs, and each nodePort that nobody chose",
+        reason: "the API server gives them out; one that somebody chose has an owner, and is compared",
+        leave_out: |object| {
+            if object["kind"] != "Service" {
+                return;
+            }
+            let chosen = object["metadata"]["managedFields"].to_string().contains("f:nodePort");
             let spec = object["spec"].as_object_mut().unwrap();
             if spec["clusterIP"] != "None" {
                 spec.remove("clusterIP");
                 spec.remove("clusterIPs");
             }
             let ports = spec.get_mut("ports").and_then(Value::as_array_mut);
-            for port in ports.into_iter().flatten() {
+            for port in ports.into_iter().flatten().filter(|_| !chosen) {
                 port.as_object_mut().unwrap().remove("nodePort");
             }
-        }
-        Some("Deployment") => {
-            let annotations = &mut object["metadata"]["annotations"];
-            if let Some(annotations) = annotations.as_object_mut() {
+        },
+    },
+    Exception {
+        what: "Deployment: the annotation deployment.kubernetes.io/revision",
+        reason: "its controller counts",
+        leave_out: |object| {
+            if object["kind"] == "Deployment"
+                && let Some(annotations) = object["metadata"]["annotations"].as_object_mut()
+            {
                 annotations.remove("deployment.kubernetes.io/revision");
             }
+        },
+    },
+];
+
+/// An object without what two restores of it need not have in common. The order of the exceptions counts: who
+/// chose a port is known by the managed fields.
+pub(super) fn reduced(mut object: Value) -> Value {
+    for Exception { what, reason, leave_out } in &EXCEPTIONS {
+        assert!(!what.is_empty() && !reason.is_empty());
+        leave_out(&mut object);
+    }
+    object
+}
+
+/// An object as [`reduced`] leaves it, without the labels by which whatever was restored is known: an object that
+/// was not restored has none.
+pub(super) fn without_restore_labels(object: Value) -> Value {
+    let mut object = reduced(object);
+    let metadata = object["metadata"].as_object_mut().unwrap();
+    if let Some(labels) = metadata.get_mut("labels").and_then(Value::as_object_mut) {
+        for label in ["velero.io/backup-name", "velero.io/restore-name"] {
+            labels.remove(label);
         }
-        _ => {}
+        if labels.is_empty() {
+            metadata.remove("labels");
+        }
     }
     object
 }

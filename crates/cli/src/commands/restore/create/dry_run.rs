@@ -18,7 +18,7 @@ use bowline_engine::restore::download::Volumes;
 use bowline_engine::restore::order::Priorities;
 use bowline_engine::restore::request::{self, Defaults, Facts, Lookup, Prepared, Request};
 use bowline_engine::restore::unpack::{self, Contents};
-use bowline_engine::restore::{Options, plan};
+use bowline_engine::restore::{Fatal, Options, plan};
 use bowline_store::decode::Limits;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -73,7 +73,12 @@ pub(super) async fn run(
             volumes,
             options: options(installation),
         };
-        plan::run(run, Timestamp::now()).await.context("cannot find out what would happen")
+        match plan::run(run, Timestamp::now()).await {
+            Ok(plan) => Ok(Ok(plan)),
+            // The server would refuse it, too.
+            Err(damaged @ Fatal::Damaged { .. }) => Ok(Err(damaged.told())),
+            Err(error) => Err(error).context("cannot find out what would happen"),
+        }
     };
     let plan = tokio::select! {
         // Boxed, since it holds all the downloads.
@@ -82,6 +87,10 @@ pub(super) async fn run(
             downloads.abandon().await;
             return Ok(exit);
         }
+    };
+    let plan = match plan {
+        Ok(plan) => plan,
+        Err(reason) => return show::refused(&name, &[reason], output),
     };
     show::plan(&name, &backup.name_any(), &plan, output)?;
     Ok(if plan.would_fail() { Exit::Failed } else { Exit::Success })

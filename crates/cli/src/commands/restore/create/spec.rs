@@ -81,6 +81,10 @@ pub(super) struct How {
     #[arg(long)]
     pub(super) allow_empty_volumes: bool,
 
+    /// Restore what can be read of a damaged archive, instead of nothing
+    #[arg(long)]
+    pub(super) allow_damaged_archive: bool,
+
     /// Whether holes in files stay holes; without effect in this version, which copies no files
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", value_parser = flags::boolean)]

@@ -102,12 +102,16 @@ fn labels_and_annotations_are_put_on_the_restore() {
         "--labels=a=b",
         "--annotations=c=d",
         "--allow-empty-volumes",
+        "--allow-damaged-archive",
     ]);
     assert_eq!(
         serde_json::to_value(restore.unwrap().metadata).unwrap(),
         json!({
             "name": "r", "labels": {"a": "b"},
-            "annotations": {"c": "d", "bowline.io/allow-empty-volumes": "true"},
+            "annotations": {
+                "c": "d", "bowline.io/allow-empty-volumes": "true",
+                "bowline.io/allow-damaged-archive": "true",
+            },
         })
     );
     let plain = made(&["r", "--from-backup=b"]).unwrap();

@@ -188,8 +188,10 @@ impl Claim {
     async fn source(&self, claim: &Value, snapshot: &str) -> Result<Source, Trouble> {
         let Csi { contents, surroundings, is_dry_run, .. } = &*self.0;
         let namespace = text(claim, "/metadata/namespace");
-        let source = Source::find(contents, namespace, snapshot);
+        let source = self.0.source(namespace, snapshot);
         let source = source.map_err(|why| Trouble::Lacking(cannot("", &why)))?;
+        // The class counts that it has in the end.
+        let claim = &self.0.modified(&GroupResource::new("", "persistentvolumeclaims"), claim);
         let mut classes = surroundings.storage_classes().await?.to_vec();
         let mut serves_snapshots = surroundings.serves_snapshots().await?;
         if *is_dry_run {

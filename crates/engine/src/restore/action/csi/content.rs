@@ -105,7 +105,7 @@ impl RestoreItemAction for Content {
             return Err(Error::new(Code::FailedPrecondition, text));
         };
         let classes = self.0.surroundings().snapshot_classes().await?;
-        let driver = text(&backed_up, "/spec/driver");
+        let driver = self.0.driver(&backed_up);
         let had = text(&backed_up, "/spec/volumeSnapshotClassName");
         let uid = restore.metadata.uid.as_deref().unwrap_or_default();
         let namespace = text(&backed_up, "/spec/volumeSnapshotRef/namespace");
@@ -117,7 +117,7 @@ impl RestoreItemAction for Content {
             ),
             namespace: target_namespace(&restore.spec, namespace),
             handle: &handle,
-            class: class_for(classes, driver, had),
+            class: class_for(classes, &driver, had),
         };
         change(&mut content, &new);
         output.additional_items.extend(secret(&content));

@@ -90,6 +90,7 @@ pub(super) fn given(fake: Fake, objects: &[Value], volumes: Volumes, wishes: Wis
         volumes: Arc::new(volumes),
         report: Arc::clone(&report),
         wishes,
+        modifiers: None,
         is_moved: false,
         is_dry_run: false,
         surroundings: Surroundings::new(&cluster, &resources),

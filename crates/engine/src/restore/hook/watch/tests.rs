@@ -410,8 +410,7 @@ async fn one_pod_never_touches_the_hooks_of_another() {
     bed.begin(&pod("broken", "running", "-"));
     let mut unreadable = pod("unreadable", "running", "-");
     unreadable["metadata"]["annotations"] = json!({
-        "post.hook.restore.velero.io/command": "x",
-        "post.hook.restore.velero.io/on-error": "shrug",
+        "post.hook.restore.velero.io/command": "[\"x\"",
     });
     bed.begin(&unreadable);
     bed.begin(&pod("one", "running", "-"));

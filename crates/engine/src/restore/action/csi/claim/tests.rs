@@ -4,6 +4,7 @@ use super::super::super::csi::tests::{Given, WISHES, given, restore, show, with_
 use super::*;
 use crate::cluster::Fake;
 use crate::restore::download::Volumes;
+use crate::restore::modifier::Modifiers;
 use crate::restore::reset::Wishes;
 
 fn info(method: Method) -> BackupVolumeInfo {
@@ -240,6 +241,44 @@ async fn one_whose_data_cannot_be_brought_back_is_an_error_unless_it_may_be_empt
     assert!(error.message().contains("it is not in the backup"), "{error}");
     assert!(error.message().contains("--allow-empty-volumes"), "{error}");
     assert_eq!(report.warnings(), 0);
+}
+
+#[tokio::test]
+async fn the_class_and_the_driver_count_that_modifiers_leave() {
+    let rules = |rules: &str| {
+        let rules = format!("version: v1\nresourceModifierRules:\n{rules}");
+        Some(Modifiers::parse(&[("rules.yaml".to_owned(), rules)].into()).unwrap())
+    };
+    let renamed_class = "- conditions: {groupResource: persistentvolumeclaims}\n  patches:\n  - \
+                         {operation: replace, path: /spec/storageClassName, value: slow}\n";
+    let renamed_driver = "- conditions: {groupResource: volumesnapshotcontents.snapshot.storage.k8s.io}\n  \
+                          patches:\n  - {operation: replace, path: /spec/driver, value: b.driver}\n";
+    let cluster = |class: &str, driver: &str| {
+        let fake = with_csi();
+        fake.remove("storageclasses.storage.k8s.io", "", "fast");
+        fake.remove("csidrivers.storage.k8s.io", "", "a.driver");
+        fake.with(json!({
+            "apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": driver},
+        }))
+        .with(json!({
+            "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
+            "metadata": {"name": class}, "provisioner": driver,
+        }))
+    };
+    let both = format!("{renamed_class}{renamed_driver}");
+    for (fake, modifiers, is_restored) in [
+        (cluster("slow", "a.driver"), rules(renamed_class), true),
+        (cluster("fast", "b.driver"), rules(renamed_driver), true),
+        (cluster("slow", "b.driver"), rules(&both), true),
+        (cluster("slow", "a.driver"), None, false),
+        (cluster("fast", "a.driver"), rules(renamed_class), false),
+        (cluster("slow", "b.driver"), rules(renamed_class), false),
+    ] {
+        let Given { csi, .. } = given(fake, &objects(), Volumes::default(), WISHES);
+        let csi = Arc::new(Csi { modifiers, ..Arc::into_inner(csi).unwrap() });
+        let shown = show(&Claim::new(&csi), &claim()).await;
+        assert_eq!(shown.is_ok(), is_restored, "{shown:?}");
+    }
 }
 
 #[tokio::test]

@@ -1,0 +1,1027 @@
+//! Whole restores, on a cluster in memory.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bowline_api::location::LocationPhase;
+use bowline_api::{
+    Backup, BackupPhase, BackupStorageLocation, BackupStorageLocationStatus, Restore, annotation,
+};
+use bowline_plugin::{
+    Encoded, Item, ResourceIdentifier, ResourceSelector, RestoreItemAction, RestoreOutput,
+    Result as Answer,
+};
+use bowline_store::backend::Memory;
+use bowline_store::{BackupName, BackupStore, Prefix};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use futures::stream::{self, BoxStream};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::order::Priorities;
+use super::request::{self, ALLOW_DAMAGED_ARCHIVE, Defaults, Facts, Lookup};
+use super::volume::NoWitness;
+use super::{Fatal, Options, Progress, Restored, Run, finalize, run};
+use crate::action::Named;
+use crate::cluster::{self, Change, Cluster, Discovery, Door, Error, Exec, Executed, Fake, Query};
+use crate::item::Object;
+use crate::journal::{InMemory, Recovered};
+use crate::resource::{GroupResource, Resource};
+use crate::snapshotter::NoSnapshotters;
+
+/// An entry of an archive: its path, and what is in it.
+type Entry = (String, Vec<u8>);
+
+/// An object where it belongs.
+fn entry(kind: &str, object: &Value) -> Entry {
+    let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
+    let folder = match text("namespace") {
+        "" => "cluster".to_owned(),
+        namespace => format!("namespaces/{namespace}"),
+    };
+    let path = format!("resources/{kind}/{folder}/{}.json", text("name"));
+    (path, serde_json::to_vec(object).unwrap())
+}
+
+fn packed(entries: &[Entry]) -> Vec<u8> {
+    let mut tar = tar::Builder::new(Vec::new());
+    for (path, content) in entries {
+        let mut header = tar::Header::new_ustar();
+        // Whatever it is: its writer is not to check it.
+        header.as_old_mut().name[..path.len()].copy_from_slice(path.as_bytes());
+        header.set_size(content.len() as u64);
+        header.set_mode(0o644);
+        header.set_cksum();
+        tar.append(&header, &content[..]).unwrap();
+    }
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
+    gzip.write_all(&tar.into_inner().unwrap()).unwrap();
+    gzip.finish().unwrap()
+}
+
+/// A restore to be tried.
+struct Trial {
+    cluster: Arc<Fake>,
+    archive: Vec<u8>,
+    spec: Value,
+    annotations: BTreeMap<String, String>,
+    actions: Vec<Named<dyn RestoreItemAction>>,
+    modifiers: Option<String>,
+    priorities: Priorities,
+    items: usize,
+    cancel: CancellationToken,
+    progress: Arc<Progress>,
+    /// How many items the backup counted.
+    counted: i64,
+}
+
+impl Trial {
+    fn new(entries: &[Entry]) -> Self {
+        Self::of(Fake::usual(), entries)
+    }
+
+    fn of(cluster: Fake, entries: &[Entry]) -> Self {
+        Self {
+            cluster: Arc::new(cluster),
+            archive: packed(entries),
+            spec: json!({}),
+            annotations: BTreeMap::new(),
+            actions: Vec::new(),
+            modifiers: None,
+            priorities: Priorities::default(),
+            items: 8,
+            cancel: CancellationToken::new(),
+            progress: Arc::default(),
+            counted: 0,
+        }
+    }
+
+    fn request(&self) -> request::Request {
+        let mut restore = Restore::default();
+        restore.metadata.name = Some("r".into());
+        restore.metadata.namespace = Some("velero".into());
+        restore.metadata.uid = Some("3f9f3c1e-0000-4000-8000-000000000001".into());
+        restore.metadata.annotations = Some(self.annotations.clone());
+        restore.spec = serde_json::from_value(self.spec.clone()).unwrap();
+        restore.spec.backup_name = "b1".into();
+        let mut data = BTreeMap::new();
+        if let Some(modifiers) = &self.modifiers {
+            let name = json!({"kind": "ConfigMap", "name": "rules"});
+            restore.spec.resource_modifier = Some(serde_json::from_value(name).unwrap());
+            data.insert("rules.yaml".to_owned(), modifiers.clone());
+        }
+        let mut backup = Backup::default();
+        backup.metadata.name = Some("b1".into());
+        let status = backup.status.get_or_insert_default();
+        status.phase = Some(BackupPhase::Completed);
+        status.progress.get_or_insert_default().items_backed_up = self.counted;
+        let status = BackupStorageLocationStatus {
+            phase: Some(LocationPhase::Available),
+            ..BackupStorageLocationStatus::default()
+        };
+        let location =
+            BackupStorageLocation { status: Some(status), ..BackupStorageLocation::default() };
+        let facts = Facts {
+            backups: Ok(vec![backup]),
+            location: Lookup::Found(location),
+            modifiers: Lookup::Found(data),
+        };
+        request::prepare(&restore, &facts, &Defaults::default(), Timestamp::now()).outcome.unwrap()
+    }
+
+    async fn run(&self) -> Restored {
+        self.run_in(Arc::clone(&self.cluster) as _).await
+    }
+
+    async fn run_in(&self, cluster: Arc<dyn Cluster>) -> Restored {
+        let store =
+            BackupStore::new(Arc::new(Memory::with_bucket("b")), "b", &Prefix::new("").unwrap());
+        let archive = Box::pin(stream::iter([Ok(self.archive.clone().into())]));
+        store.put_contents(&BackupName::new("b1").unwrap(), archive).await.unwrap();
+        let options = Options {
+            requests: 4,
+            items: self.items,
+            scratch: std::env::temp_dir(),
+            namespace: "velero".into(),
+            priorities: self.priorities.clone(),
+            resource_timeout: Duration::from_mins(1),
+            terminating_timeout: Duration::from_mins(10),
+        };
+        let trial = Run {
+            request: self.request(),
+            cluster,
+            store,
+            actions: self.actions.clone(),
+            snapshotters: Arc::new(NoSnapshotters),
+            witness: Arc::new(NoWitness),
+            options,
+            progress: Arc::clone(&self.progress),
+            journal: Arc::new(InMemory::default()),
+            recovered: Recovered::default(),
+            stop: CancellationToken::new(),
+            cancel: self.cancel.clone(),
+        };
+        Box::pin(run(trial, Timestamp::now())).await
+    }
+
+    /// Restores, and wants no error and no warning.
+    async fn run_well(&self) -> Restored {
+        let restored = self.run().await;
+        let results = restored.report.results();
+        assert!(restored.fatal.is_none(), "{:?}", restored.fatal);
+        assert_eq!((results.errors.count(), results.warnings.count()), (0, 0), "{results:?}");
+        restored
+    }
+
+    fn object(&self, kind: &str, namespace: &str, name: &str) -> Option<Value> {
+        self.cluster.object(kind, namespace, name)
+    }
+}
+
+/// What a restore told, errors first.
+fn told(restored: &Restored) -> (Vec<String>, Vec<String>) {
+    let results = restored.report.results();
+    let all = |part: bowline_store::file::Messages| {
+        let namespaces = part.namespaces.into_values().flatten();
+        part.velero.into_iter().chain(part.cluster).chain(namespaces).collect()
+    };
+    (all(results.errors), all(results.warnings))
+}
+
+/// An action that does what a test says.
+struct Act<F> {
+    kinds: &'static [&'static str],
+    execute: F,
+}
+
+#[async_trait]
+impl<F> RestoreItemAction for Act<F>
+where
+    F: Fn(&mut Value, &mut RestoreOutput) + Send + Sync,
+{
+    async fn applies_to(&self) -> Answer<ResourceSelector> {
+        Ok(ResourceSelector::resources(self.kinds.iter().copied()))
+    }
+
+    async fn execute(&self, item: &Item, _: &Item, _: &Encoded<Restore>) -> Answer<RestoreOutput> {
+        let mut object: Value = item.parse().unwrap();
+        let mut output = RestoreOutput::unchanged(item);
+        (self.execute)(&mut object, &mut output);
+        output.item = Item::from_object(&object).unwrap();
+        Ok(output)
+    }
+}
+
+fn action(
+    kinds: &'static [&'static str],
+    execute: impl Fn(&mut Value, &mut RestoreOutput) + Send + Sync + 'static,
+) -> Named<dyn RestoreItemAction> {
+    Named::new("example.io/act".parse().unwrap(), Arc::new(Act { kinds, execute }) as _)
+}
+
+fn id(group: &str, resource: &str, namespace: &str, name: &str) -> ResourceIdentifier {
+    ResourceIdentifier {
+        group: group.into(),
+        resource: resource.into(),
+        namespace: namespace.into(),
+        name: name.into(),
+    }
+}
+
+fn map(namespace: &str, name: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"namespace": namespace, "name": name}, "data": {"key": "value"},
+    })
+}
+
+fn maps(namespace: &str, names: &[&str]) -> Vec<Entry> {
+    names.iter().map(|name| entry("configmaps", &map(namespace, name))).collect()
+}
+
+fn refused(code: u16, reason: &str) -> Error {
+    Error::Refused { code, reason: reason.into(), message: "no".into() }
+}
+
+/// A custom resource, which may have any fields.
+fn widgets(versions: &[&str]) -> impl Iterator<Item = Resource> {
+    versions.iter().map(|version| Resource {
+        id: GroupResource::new("example.io", "widgets"),
+        version: (*version).to_owned(),
+        kind: "Widget".into(),
+        singular: "widget".into(),
+        short_names: vec!["wd".into()],
+        is_namespaced: true,
+        verbs: ["create", "get", "list", "patch"].map(str::to_owned).to_vec(),
+    })
+}
+
+fn with_widgets(versions: &[&str]) -> Fake {
+    let usual = crate::cluster::fake::usual_resources();
+    Fake::new(usual.into_iter().chain(widgets(versions)))
+}
+
+fn nested(levels: usize) -> Value {
+    (0..levels).fold(json!("core"), |inner, _| json!({ "a": inner }))
+}
+
+mod additional {
+    use super::*;
+
+    /// An action by which the ConfigMap `chain-N` adds `chain-N+1`; the last adds the first.
+    fn chained(count: usize) -> Named<dyn RestoreItemAction> {
+        action(&["configmaps"], move |object, output| {
+            let name = object["metadata"]["name"].as_str().unwrap();
+            let number: usize = name.strip_prefix("chain-").unwrap().parse().unwrap();
+            let next = format!("chain-{}", (number + 1) % count);
+            output.additional_items = vec![id("", "configmaps", "shop", &next)];
+        })
+    }
+
+    fn chain(count: usize) -> Vec<Entry> {
+        let map = |number| entry("configmaps", &map("shop", &format!("chain-{number}")));
+        (0..count).map(map).collect()
+    }
+
+    #[tokio::test]
+    async fn a_chain_of_thousands_of_additional_items_is_restored() {
+        const COUNT: usize = 3000;
+        let mut trial = Trial::new(&chain(COUNT));
+        trial.actions = vec![chained(COUNT)];
+        // One at a time, so that the first of them brings all others.
+        trial.items = 1;
+        let restored = trial.run_well().await;
+        assert_eq!((restored.items, restored.total), (COUNT, COUNT));
+    }
+
+    #[tokio::test]
+    async fn items_that_add_one_another_in_a_circle_are_restored() {
+        for items in [1, 8] {
+            let mut trial = Trial::new(&chain(5));
+            trial.actions = vec![chained(5)];
+            trial.items = items;
+            let restored = tokio::time::timeout(Duration::from_mins(1), trial.run_well()).await;
+            assert_eq!(restored.expect("it ends").items, 5);
+        }
+    }
+
+    #[tokio::test]
+    async fn an_additional_item_that_cannot_be_is_told_with_its_action_and_its_parent() {
+        let mut trial = Trial::new(&maps("shop", &["a"]));
+        trial.actions = vec![action(&["configmaps"], |_, output| {
+            output.additional_items =
+                vec![id("", "secrets", "shop", ""), id("", "secrets", "shop", "gone")];
+        })];
+        let restored = trial.run().await;
+        let (errors, warnings) = told(&restored);
+        assert!(errors.is_empty(), "{errors:?}");
+        assert_eq!(
+            warnings,
+            [
+                "configmaps/a: the action example.io/act wants an item of secrets without a name",
+                "configmaps/a: the action example.io/act wants secrets/shop/gone, which is not in the \
+                 backup",
+            ]
+        );
+    }
+
+    fn secret(namespace: &str) -> Value {
+        json!({
+            "apiVersion": "v1", "kind": "Secret",
+            "metadata": {"namespace": namespace, "name": "token"},
+            "type": "bootstrap.kubernetes.io/token",
+        })
+    }
+
+    /// A restore of one namespace, whose ConfigMap says of itself that what it adds must be included, and a
+    /// Secret that is added to it.
+    fn marked(namespace: &str) -> Trial {
+        let mut map = map("shop", "a");
+        map["metadata"]["annotations"] = json!({annotation::MUST_INCLUDE_ON_RESTORE: "true"});
+        let mut trial =
+            Trial::new(&[entry("configmaps", &map), entry("secrets", &secret(namespace))]);
+        trial.spec = json!({"includedNamespaces": ["shop"]});
+        trial
+    }
+
+    #[tokio::test]
+    async fn a_mark_in_the_archive_lets_nothing_out_of_the_chosen_namespaces() {
+        let add = |_: &mut Value, output: &mut RestoreOutput| {
+            output.additional_items = vec![id("", "secrets", "other", "token")];
+        };
+        let mut trial = marked("other");
+        trial.actions = vec![action(&["configmaps"], add)];
+        trial.run_well().await;
+        assert_eq!(trial.object("secrets", "other", "token"), None);
+        let restored = trial.object("configmaps", "shop", "a").unwrap();
+        assert_eq!(restored["metadata"]["annotations"], json!({}), "the mark is not restored");
+
+        // An action may want it.
+        let mut trial = marked("other");
+        trial.actions = vec![action(&["configmaps"], move |object, output| {
+            assert!(
+                object["metadata"]["annotations"][annotation::MUST_INCLUDE_ON_RESTORE].is_null()
+            );
+            object["metadata"]["annotations"][annotation::MUST_INCLUDE_ON_RESTORE] = "true".into();
+            add(object, output);
+        })];
+        trial.run_well().await;
+        assert!(trial.object("secrets", "other", "token").is_some());
+
+        // But not for another action, which comes after it.
+        let mut trial = marked("other");
+        let mark = |object: &mut Value, _: &mut RestoreOutput| {
+            object["metadata"]["annotations"][annotation::MUST_INCLUDE_ON_RESTORE] = "true".into();
+        };
+        trial.actions = vec![action(&["configmaps"], mark), action(&["configmaps"], add)];
+        trial.run_well().await;
+        assert_eq!(trial.object("secrets", "other", "token"), None);
+    }
+
+    #[tokio::test]
+    async fn no_action_brings_anything_into_the_namespaces_that_rule_the_cluster() {
+        for namespace in ["kube-system", "velero"] {
+            let adding = |included: &[&str]| {
+                let mut trial = marked(namespace);
+                trial.spec = json!({"includedNamespaces": included});
+                trial.actions = vec![action(&["configmaps"], move |object, output| {
+                    object["metadata"]["annotations"] =
+                        json!({annotation::MUST_INCLUDE_ON_RESTORE: "true"});
+                    output.additional_items = vec![id("", "secrets", namespace, "token")];
+                })];
+                trial
+            };
+            let trial = adding(&["shop"]);
+            let (errors, warnings) = told(&trial.run().await);
+            assert_eq!(trial.object("secrets", namespace, "token"), None);
+            assert!(errors.is_empty() && warnings.len() == 1, "{errors:?} {warnings:?}");
+            assert!(warnings[0].contains("was not asked for"), "{warnings:?}");
+            // Whoever names it wants it.
+            let trial = adding(&["shop", namespace]);
+            trial.run_well().await;
+            assert!(trial.object("secrets", namespace, "token").is_some());
+        }
+    }
+}
+
+mod archives {
+    use super::*;
+
+    fn whole() -> Vec<Entry> {
+        maps("shop", &["a", "b", "c", "d", "e", "f", "g", "h"])
+    }
+
+    /// Archives that are damaged, and what is said of them.
+    fn damaged() -> Vec<(&'static str, Vec<u8>)> {
+        let archive = packed(&whole());
+        let mut wrong_sum = archive.clone();
+        let at = wrong_sum.len() - 8;
+        wrong_sum[at] ^= 1;
+        let cut = archive[..archive.len() - 3].to_vec();
+        let and = |path: &str, content: &[u8]| {
+            let mut entries = whole();
+            entries.push((path.to_owned(), content.to_vec()));
+            packed(&entries)
+        };
+        let path = "resources/configmaps/namespaces/shop/x.json";
+        let other = serde_json::to_vec(&map("shop", "y")).unwrap();
+        let deep = format!("{}1{}", "{\"a\":".repeat(100_000), "}".repeat(100_000));
+        let deep = format!(
+            r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"x","namespace":"shop"}},"data":{deep}}}"#
+        );
+        vec![
+            ("breaks off at its end", wrong_sum),
+            ("breaks off at its end", cut),
+            ("not the JSON of an object", and(path, b"{\"kind\":")),
+            ("not the JSON of an object", and(path, b"")),
+            ("which is another one", and(path, &other)),
+            ("which no API server accepts", and(path, deep.as_bytes())),
+            ("no plain path", and("resources/configmaps/namespaces/../x.json", b"{}")),
+        ]
+    }
+
+    #[tokio::test]
+    async fn of_a_damaged_archive_nothing_is_created_unless_the_user_says_so() {
+        for (words, archive) in damaged() {
+            let mut trial = Trial { archive, counted: 9, ..Trial::new(&[]) };
+            let restored = trial.run().await;
+            let fatal = restored.fatal.as_ref().expect(words);
+            assert!(matches!(fatal, Fatal::Damaged { .. }), "{fatal:?}");
+            let reason = fatal.told();
+            assert!(
+                reason.contains(words) && reason.contains("--allow-damaged-archive"),
+                "{reason}"
+            );
+            assert!(reason.len() < 1000, "{reason}");
+            assert_eq!(trial.cluster.creations(), [], "{words}");
+            assert_eq!((restored.items, restored.total), (0, 0));
+
+            trial.annotations = [(ALLOW_DAMAGED_ARCHIVE.to_owned(), "true".to_owned())].into();
+            let restored = trial.run().await;
+            assert!(restored.fatal.is_none(), "{words}: {:?}", restored.fatal);
+            assert!(restored.report.errors() > 0, "{words}");
+            assert_eq!(trial.cluster.creations().len(), 9, "{words}: with their namespace");
+            assert!(restored.total > restored.items, "{words}: it says that all is there");
+            let status = finalize::status(&Restore::default(), &restored).progress.unwrap();
+            assert!(status.total_items > status.items_restored, "{words}: {status:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_another_version_writes_beside_the_items_is_no_damage() {
+        let mut entries = whole();
+        entries.push(("metadata/more".to_owned(), b"x".to_vec()));
+        let trial = Trial::new(&entries);
+        let restored = trial.run().await;
+        assert!(restored.fatal.is_none(), "{:?}", restored.fatal);
+        assert_eq!(trial.cluster.creations().len(), 9);
+        assert_eq!(restored.report.errors(), 1, "it is told");
+    }
+
+    #[tokio::test]
+    async fn an_object_is_restored_however_deeply_it_is_nested() {
+        for levels in [127, 128, 130, 400] {
+            let widget = |name: &str, spec: Value| {
+                json!({
+                    "apiVersion": "example.io/v1", "kind": "Widget",
+                    "metadata": {"namespace": "shop", "name": name}, "spec": spec,
+                })
+            };
+            let entries = [
+                entry("widgets.example.io", &widget("deep", nested(levels))),
+                entry("widgets.example.io", &widget("flat", json!(1))),
+            ];
+            let mut trial = Trial::of(with_widgets(&["v1"]), &entries);
+            trial.actions = vec![action(&["widgets.example.io"], |object, _| {
+                object["metadata"]["labels"] = json!({"seen": "yes"});
+            })];
+            trial.run_well().await;
+            let restored = trial.object("widgets.example.io", "shop", "deep").unwrap();
+            assert_eq!(restored["spec"], nested(levels), "{levels}");
+            assert_eq!(restored["metadata"]["labels"]["seen"], "yes");
+            // What is there is compared, too.
+            trial.run_well().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_canceled_restore_says_how_many_items_there_were() {
+        let names: Vec<String> = (0..12).map(|number| format!("m{number:02}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let mut trial = Trial::new(&maps("shop", &names));
+        trial.items = 1;
+        let cancel = trial.cancel.clone();
+        trial.actions = vec![action(&["configmaps"], move |object, _| {
+            if object["metadata"]["name"] == "m01" {
+                cancel.cancel();
+            }
+        })];
+        let restored = trial.run().await;
+        assert!(matches!(restored.fatal, Some(Fatal::Canceled)), "{:?}", restored.fatal);
+        let status = finalize::status(&Restore::default(), &restored).progress.unwrap();
+        assert_eq!(status.total_items, 12);
+        assert!(status.items_restored < 12, "{status:?}");
+    }
+}
+
+mod objects {
+    use super::*;
+
+    fn service(managed: &Value) -> Value {
+        json!({
+            "apiVersion": "v1", "kind": "Service",
+            "metadata": {"namespace": "shop", "name": "web", "managedFields": managed},
+            "spec": {"type": "NodePort", "ports": [
+                {"port": 80, "protocol": "TCP", "nodePort": 31234},
+                {"port": 81, "protocol": "TCP", "nodePort": 31235},
+            ]},
+        })
+    }
+
+    fn owner(operation: &str) -> Value {
+        json!([{
+            "manager": "helm", "operation": operation, "apiVersion": "v1", "fieldsType": "FieldsV1",
+            "fieldsV1": {"f:spec": {"f:ports": {r#"k:{"port":80,"protocol":"TCP"}"#: {"f:nodePort": {}}}}},
+        }])
+    }
+
+    #[tokio::test]
+    async fn node_ports_that_somebody_chose_are_kept_by_who_owns_them() {
+        let trial = Trial::new(&[entry("services", &service(&owner("Update")))]);
+        trial.run_well().await;
+        let restored = trial.object("services", "shop", "web").unwrap();
+        assert_eq!(restored["spec"]["ports"][0]["nodePort"], 31234);
+        assert_eq!(restored["spec"]["ports"][1]["nodePort"], Value::Null, "nobody chose it");
+    }
+
+    #[tokio::test]
+    async fn actions_of_plugins_see_who_owns_fields() {
+        let mut trial = Trial::new(&[entry("services", &service(&owner("Update")))]);
+        trial.actions = vec![action(&["services"], |object, _| {
+            let manager = object["metadata"]["managedFields"][0]["manager"].clone();
+            object["metadata"]["labels"] = json!({ "manager": manager });
+        })];
+        trial.run_well().await;
+        let restored = trial.object("services", "shop", "web").unwrap();
+        assert_eq!(restored["metadata"]["labels"]["manager"], "helm");
+    }
+
+    #[tokio::test]
+    async fn owners_of_fields_are_written_back_where_somebody_applied_the_object() {
+        for (operation, expected) in [("Apply", owner("Apply")), ("Update", Value::Null)] {
+            let trial = Trial::new(&[entry("services", &service(&owner(operation)))]);
+            trial.run_well().await;
+            let restored = trial.object("services", "shop", "web").unwrap();
+            assert_eq!(restored["metadata"]["managedFields"], expected, "{operation}");
+        }
+        // That a controller applies the status is no reason.
+        let mut status = owner("Apply");
+        status[0]["subresource"] = "status".into();
+        let trial = Trial::new(&[entry("services", &service(&status))]);
+        trial.run_well().await;
+        let restored = trial.object("services", "shop", "web").unwrap();
+        assert_eq!(restored["metadata"]["managedFields"], Value::Null);
+    }
+
+    #[tokio::test]
+    async fn an_object_that_exists_is_found_whatever_its_creation_is_refused_for() {
+        for (code, reason) in
+            [(403, "Forbidden"), (422, "Invalid"), (500, "InternalError"), (400, "BadRequest")]
+        {
+            // The first write is the one that creates it.
+            let mut trial = Trial::of(
+                Fake::usual()
+                    .with(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}))
+                    .with(map("shop", "a")),
+                &maps("shop", &["a"]),
+            );
+            trial.cluster.fail_some_writes("configmaps", 1, move || refused(code, reason));
+            let restored = trial.run_well().await;
+            assert_eq!(restored.resources.0["v1/ConfigMap"], ["shop/a(skipped)"], "{code}");
+
+            let mut other = map("shop", "a");
+            other["data"]["key"] = "another".into();
+            trial.cluster.put(other);
+            trial.spec = json!({"existingResourcePolicy": "update"});
+            trial.cluster.fail_some_writes("configmaps", 1, move || refused(code, reason));
+            trial.run_well().await;
+            let updated = trial.object("configmaps", "shop", "a").unwrap();
+            assert_eq!(updated["data"]["key"], "value", "{code}");
+
+            // What does not exist is refused with the reason.
+            let trial = Trial::new(&maps("shop", &["b"]));
+            trial.cluster.fail_some_writes("configmaps", 1, move || refused(code, reason));
+            let (errors, _) = told(&trial.run().await);
+            assert!(errors.len() == 1 && errors[0].contains(reason), "{errors:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn completed_pods_and_jobs_are_in_no_list() {
+        let mut pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "shop", "name": "done"},
+            "spec": {"containers": [{"name": "main", "image": "x"}]}, "status": {"phase": "Succeeded"},
+        });
+        let done = entry("pods", &pod);
+        pod["metadata"]["name"] = "runs".into();
+        pod["status"]["phase"] = "Running".into();
+        let trial = Trial::new(&[done, entry("pods", &pod)]);
+        let restored = trial.run_well().await;
+        assert_eq!(restored.resources.0["v1/Pod"], ["shop/runs(created)"]);
+    }
+
+    #[tokio::test]
+    async fn the_status_is_restored_of_what_was_created_and_replaces_what_is_there() {
+        let widget = |status: Value| {
+            json!({
+                "apiVersion": "example.io/v1", "kind": "Widget",
+                "metadata": {"namespace": "shop", "name": "w"}, "spec": {"a": 1}, "status": status,
+            })
+        };
+        let entries = [entry("widgets.example.io", &widget(json!({"ready": true})))];
+        let mut trial = Trial::of(with_widgets(&["v1"]), &entries);
+        trial.spec = json!({"restoreStatus": {"includedResources": ["widgets.example.io"]}});
+        trial.run_well().await;
+        let restored = trial.object("widgets.example.io", "shop", "w").unwrap();
+        assert_eq!(restored["status"], json!({"ready": true}));
+        // One that was there before keeps its own, even if it is updated.
+        let mut there = widget(json!({"ready": false}));
+        there["spec"]["a"] = 2.into();
+        trial.cluster.put(there);
+        trial.spec["existingResourcePolicy"] = "update".into();
+        trial.run_well().await;
+        let restored = trial.object("widgets.example.io", "shop", "w").unwrap();
+        assert_eq!(restored["spec"], json!({"a": 1}));
+        assert_eq!(restored["status"], json!({"ready": false}));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_a_definition_that_was_created_is_waited_for() {
+        let crd = json!({
+            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": {"name": "things.example.io"}, "spec": {"group": "example.io"},
+        });
+        let kind = "customresourcedefinitions.apiextensions.k8s.io";
+        let entries = [entry(kind, &crd)];
+        let trial = Trial::of(Fake::usual().with(crd.clone()), &entries);
+        let began = tokio::time::Instant::now();
+        trial.run_well().await;
+        assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+        // It never becomes ready here.
+        let (errors, _) = told(&Trial::new(&entries).run().await);
+        assert!(errors.len() == 1 && errors[0].contains("is not served after 60 s"), "{errors:?}");
+    }
+
+    fn convert(object: &mut Value) {
+        object["apiVersion"] = "apps/v1".into();
+        object["kind"] = "Deployment".into();
+    }
+
+    #[tokio::test]
+    async fn an_action_or_a_modifier_may_convert_a_kind_that_the_cluster_does_not_serve() {
+        let config = json!({
+            "apiVersion": "apps.openshift.io/v1", "kind": "DeploymentConfig",
+            "metadata": {"namespace": "shop", "name": "web"}, "spec": {"replicas": 2},
+        });
+        let entries = [entry("deploymentconfigs.apps.openshift.io", &config)];
+        let mut trial = Trial::new(&entries);
+        let kinds = &["deploymentconfigs.apps.openshift.io"];
+        trial.actions = vec![action(kinds, |object, _| convert(object))];
+        trial.run_well().await;
+        let restored = trial.object("deployments.apps", "shop", "web").unwrap();
+        assert_eq!(restored["spec"]["replicas"], 2);
+
+        let mut trial = Trial::new(&entries);
+        trial.modifiers = Some(
+            "version: v1\nresourceModifierRules:\n- conditions:\n    groupResource: \
+             deploymentconfigs.apps.openshift.io\n  mergePatches:\n  - patchData: |\n      apiVersion: \
+             apps/v1\n      kind: Deployment\n"
+                .to_owned(),
+        );
+        trial.run_well().await;
+        assert!(trial.object("deployments.apps", "shop", "web").is_some());
+
+        // What nobody converts is told as before, and makes no namespace.
+        let trial = Trial::new(&entries);
+        let (errors, _) = told(&trial.run().await);
+        let words = "the cluster does not serve deploymentconfigs.apps.openshift.io";
+        assert!(errors.len() == 1 && errors[0].contains(words), "{errors:?}");
+        assert_eq!(trial.cluster.creations(), []);
+        let mut trial = Trial::new(&entries);
+        trial.actions = vec![action(&["*"], |_, _| {})];
+        let (errors, _) = told(&trial.run().await);
+        assert!(errors.len() == 1 && errors[0].contains(words), "{errors:?}");
+    }
+
+    #[tokio::test]
+    async fn a_version_that_the_cluster_does_not_serve_may_be_converted() {
+        let widget = json!({
+            "apiVersion": "example.io/v1beta1", "kind": "Widget",
+            "metadata": {"namespace": "shop", "name": "w"}, "spec": {"a": 1},
+        });
+        let plain = entry("widgets.example.io", &widget);
+        let preferred = plain.0.replace("io/", "io/v1beta1-preferredversion/");
+        let entries = [plain.clone(), (preferred, plain.1)];
+        let mut trial = Trial::of(with_widgets(&["v1"]), &entries);
+        trial.actions = vec![action(&["widgets.example.io"], |object, _| {
+            object["apiVersion"] = "example.io/v1".into();
+        })];
+        trial.run_well().await;
+        assert!(trial.object("widgets.example.io", "shop", "w").is_some());
+    }
+
+    #[tokio::test]
+    async fn objects_that_ask_a_server_for_something_are_not_restored() {
+        let kinds = [
+            ("DeleteBackupRequest", "deletebackuprequests"),
+            ("DownloadRequest", "downloadrequests"),
+            ("ServerStatusRequest", "serverstatusrequests"),
+            ("PodVolumeBackup", "podvolumebackups"),
+            ("PodVolumeRestore", "podvolumerestores"),
+            ("DataUpload", "datauploads"),
+            ("DataDownload", "datadownloads"),
+        ];
+        let resources = kinds.map(|(kind, plural)| Resource {
+            id: GroupResource::new("velero.io", plural),
+            kind: kind.into(),
+            ..widgets(&["v1"]).next().unwrap()
+        });
+        let usual = crate::cluster::fake::usual_resources();
+        let entries = kinds.map(|(kind, plural)| {
+            let metadata = json!({"namespace": "velero", "name": "x"});
+            let object = json!({"apiVersion": "velero.io/v1", "kind": kind, "metadata": metadata});
+            entry(&format!("{plural}.velero.io"), &object)
+        });
+        let entries: Vec<Entry> = entries.into_iter().chain(maps("velero", &["a"])).collect();
+        let trial = Trial::of(Fake::new(usual.into_iter().chain(resources)), &entries);
+        trial.run_well().await;
+        let created: BTreeSet<String> =
+            trial.cluster.creations().into_iter().map(|id| id.resource).collect();
+        assert_eq!(created, BTreeSet::from(["configmaps".to_owned(), "namespaces".to_owned()]));
+    }
+
+    /// A cluster that serves widgets once their definition was created.
+    struct Growing(Arc<Fake>);
+
+    #[async_trait]
+    impl Cluster for Growing {
+        async fn discover(&self) -> cluster::Result<Discovery> {
+            let mut discovery = self.0.discover().await?;
+            let is_defined = self.0.creations().iter().any(|id| id.name == "widgets.example.io");
+            discovery.resources.retain(|one| is_defined || one.id.group != "example.io");
+            Ok(discovery)
+        }
+
+        fn list(
+            &self,
+            of: &Arc<Resource>,
+            query: Query,
+        ) -> BoxStream<'static, cluster::Result<Object>> {
+            self.0.list(of, query)
+        }
+
+        async fn get(
+            &self,
+            of: &Arc<Resource>,
+            namespace: &str,
+            name: &str,
+        ) -> cluster::Result<Option<Object>> {
+            self.0.get(of, namespace, name).await
+        }
+
+        async fn create(
+            &self,
+            of: &Arc<Resource>,
+            namespace: &str,
+            item: &Item,
+        ) -> cluster::Result<Object> {
+            let mut object: Value = item.parse().unwrap();
+            if of.kind == "CustomResourceDefinition" {
+                let holds = |kind: &str| json!({"type": kind, "status": "True"});
+                object["status"]["conditions"] =
+                    json!([holds("Established"), holds("NamesAccepted")]);
+            }
+            self.0.create(of, namespace, &Item::from_object(&object).unwrap()).await
+        }
+
+        async fn patch(
+            &self,
+            of: &Arc<Resource>,
+            namespace: &str,
+            name: &str,
+            door: Door,
+            patch: &Value,
+        ) -> cluster::Result<Object> {
+            self.0.patch(of, namespace, name, door, patch).await
+        }
+
+        async fn delete(
+            &self,
+            of: &Arc<Resource>,
+            namespace: &str,
+            name: &str,
+            uid: Option<&str>,
+        ) -> cluster::Result<()> {
+            self.0.delete(of, namespace, name, uid).await
+        }
+
+        fn watch(
+            &self,
+            of: &Arc<Resource>,
+            query: Query,
+        ) -> BoxStream<'static, cluster::Result<Change>> {
+            self.0.watch(of, query)
+        }
+
+        async fn exec(&self, exec: &Exec) -> cluster::Result<Executed> {
+            self.0.exec(exec).await
+        }
+    }
+
+    #[tokio::test]
+    async fn names_of_kinds_are_resolved_again_when_their_definitions_are_there() {
+        let crd = json!({
+            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": {"name": "widgets.example.io"}, "spec": {"group": "example.io"},
+        });
+        let widget = json!({
+            "apiVersion": "example.io/v1", "kind": "Widget",
+            "metadata": {"namespace": "shop", "name": "w"}, "spec": {},
+        });
+        let mut entries = maps("shop", &["a"]);
+        entries.push(entry("customresourcedefinitions.apiextensions.k8s.io", &crd));
+        entries.push(entry("widgets.example.io", &widget));
+        // The singular in the priorities, and the short name among what is included.
+        let mut trial = Trial::of(with_widgets(&["v1"]), &entries);
+        trial.priorities = "widget.example.io,configmaps".parse().unwrap();
+        trial.spec = json!({"includedResources": ["crd", "wd", "cm"]});
+        let growing = Arc::new(Growing(Arc::clone(&trial.cluster)));
+        let restored = trial.run_in(growing).await;
+        let results = restored.report.results();
+        assert_eq!((results.errors.count(), results.warnings.count()), (0, 0), "{results:?}");
+        let order: Vec<String> =
+            trial.cluster.creations().into_iter().map(|id| id.resource).collect();
+        assert_eq!(order, ["customresourcedefinitions", "namespaces", "widgets", "configmaps"]);
+        assert_eq!(restored.total, 3);
+    }
+}
+
+mod namespaces {
+    use super::*;
+
+    fn namespace(name: &str, more: &Value) -> Value {
+        let mut namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": more});
+        namespace["metadata"]["name"] = name.into();
+        namespace
+    }
+
+    #[tokio::test]
+    async fn a_namespace_comes_back_without_its_finalizers() {
+        let mut stored = namespace(
+            "shop",
+            &json!({"labels": {"a": "b"}, "annotations": {"c": "d"}, "finalizers": ["acme.io/protect"]}),
+        );
+        stored["spec"] = json!({"finalizers": ["kubernetes", "acme.io/other"]});
+        let entries = [entry("namespaces", &stored), entry("configmaps", &map("shop", "a"))];
+        let trial = Trial::new(&entries);
+        trial.run_well().await;
+        let restored = trial.object("namespaces", "", "shop").unwrap();
+        let metadata = &restored["metadata"];
+        assert_eq!(
+            (&metadata["labels"], &metadata["annotations"]),
+            (&json!({"a": "b"}), &json!({"c": "d"}))
+        );
+        assert_eq!((&metadata["finalizers"], &restored["spec"]), (&Value::Null, &Value::Null));
+    }
+
+    #[tokio::test]
+    async fn two_namespaces_that_are_mapped_into_one_are_compared() {
+        let labelled = |name: &str, team: &str| {
+            entry("namespaces", &namespace(name, &json!({"labels": {"team": team}})))
+        };
+        for (teams, mapping, made_from) in [
+            (["red", "blue"], json!({"a": "x", "b": "x"}), "red"),
+            (["red", "blue"], json!({"a": "b"}), "blue"),
+            (["red", "red"], json!({"a": "x", "b": "x"}), "red"),
+        ] {
+            let [a, b] = teams;
+            let mut entries = vec![labelled("a", a), labelled("b", b)];
+            entries.extend(maps("a", &["one"]).into_iter().chain(maps("b", &["two"])));
+            let mut trial = Trial::new(&entries);
+            trial.spec = json!({ "namespaceMapping": mapping });
+            let restored = trial.run().await;
+            let (errors, warnings) = told(&restored);
+            assert!(errors.is_empty(), "{errors:?}");
+            let target = mapping["a"].as_str().unwrap();
+            let there = trial.object("namespaces", "", target).unwrap();
+            assert_eq!(there["metadata"]["labels"]["team"], made_from, "{mapping}");
+            assert_eq!(warnings.len(), usize::from(a != b), "{mapping}: {warnings:?}");
+            assert!(warnings.iter().all(|text| text.contains("labels.team")), "{warnings:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_restore_that_waits_for_a_namespace_that_is_being_deleted_says_so() {
+        let going = namespace(
+            "shop",
+            &json!({"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["acme.io/protect"]}),
+        );
+        let trial = Trial::of(Fake::usual().with(going), &maps("shop", &["a"]));
+        let (cluster, progress) = (Arc::clone(&trial.cluster), Arc::clone(&trial.progress));
+        let seen = async {
+            let waiting = progress.waiting(&BTreeSet::new()).await;
+            cluster.remove("namespaces", "", "shop");
+            let after = progress.waiting(&waiting).await;
+            (waiting, after)
+        };
+        let (restored, (waiting, after)) = tokio::join!(trial.run(), seen);
+        assert_eq!((waiting, after), (["shop".to_owned()].into(), BTreeSet::new()));
+        let (errors, warnings) = told(&restored);
+        assert!(
+            errors.is_empty() && trial.object("configmaps", "shop", "a").is_some(),
+            "{errors:?}"
+        );
+        assert!(warnings.len() == 1 && warnings[0].contains("was being deleted"), "{warnings:?}");
+    }
+}
+
+mod volumes {
+    use super::*;
+
+    fn volume(source: &str, policy: &str) -> Value {
+        json!({
+            "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "pv"},
+            "spec": {
+                source: {"path": "/"}, "persistentVolumeReclaimPolicy": policy,
+                "claimRef": {"namespace": "shop", "name": "data"},
+            },
+        })
+    }
+
+    fn claim() -> Value {
+        json!({
+            "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+            "metadata": {"namespace": "shop", "name": "data"},
+            "spec": {"volumeName": "pv"}, "status": {"phase": "Bound"},
+        })
+    }
+
+    fn entries(volume: &Value) -> Vec<Entry> {
+        vec![entry("persistentvolumes", volume), entry("persistentvolumeclaims", &claim())]
+    }
+
+    #[tokio::test]
+    async fn a_claim_keeps_its_volume_if_the_restore_leaves_volumes_out() {
+        for (spec, volume_name) in [
+            (json!({"excludedResources": ["persistentvolumes"]}), json!("pv")),
+            (json!({"includedResources": ["persistentvolumeclaims"]}), json!("pv")),
+            (json!({"includeClusterResources": false}), json!("pv")),
+            // With the volume, whose data is not in the backup, it gets a new one.
+            (json!({}), Value::Null),
+        ] {
+            let mut trial = Trial::new(&entries(&volume("nfs", "Delete")));
+            trial.spec = spec.clone();
+            let (errors, warnings) = told(&trial.run().await);
+            assert!(errors.is_empty(), "{errors:?}");
+            assert_eq!(warnings.len(), usize::from(volume_name.is_null()), "{spec}: {warnings:?}");
+            let restored = trial.object("persistentvolumeclaims", "shop", "data").unwrap();
+            assert_eq!(restored["spec"]["volumeName"], volume_name, "{spec}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_folder_of_a_node_is_no_volume_just_because_a_claim_names_it() {
+        for source in ["hostPath", "local"] {
+            let restore = async |source: &str, spec: Value| {
+                let mut trial = Trial::new(&entries(&volume(source, "Retain")));
+                trial.spec = spec;
+                let (errors, _) = told(&trial.run().await);
+                (trial.object("persistentvolumes", "", "pv").is_some(), errors)
+            };
+            let (is_there, errors) = restore(source, json!({"includedNamespaces": ["shop"]})).await;
+            assert!(!is_there, "{source}");
+            assert!(
+                errors.len() == 1 && errors[0].contains("--include-cluster-resources"),
+                "{errors:?}"
+            );
+            // Whoever asks for volumes gets them; and others are no danger.
+            for (source, spec) in [
+                (source, json!({})),
+                (source, json!({"includedNamespaces": ["shop"], "includeClusterResources": true})),
+                (
+                    source,
+                    json!({"includedNamespaces": ["shop"], "includedResources": ["pv", "pvc"]}),
+                ),
+                ("nfs", json!({"includedNamespaces": ["shop"]})),
+            ] {
+                let (is_there, errors) = restore(source, spec.clone()).await;
+                assert!(is_there && errors.is_empty(), "{source} {spec}: {errors:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! Whether what lies under the name of an item can be that item.
+
+use std::borrow::Cow;
+
+use bowline_plugin::nesting;
+use serde::Deserialize;
+
+/// Why something cannot be the item that its path names.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Unreadable {
+    #[error("not the JSON of an object: {0}")]
+    Json(serde_json::Error),
+    #[error("an object without a kind")]
+    NoKind,
+    #[error("the object {0}, which is another one")]
+    Other(String),
+    #[error("nested {0} levels deep, which no API server accepts")]
+    TooDeep(usize),
+}
+
+#[derive(Deserialize)]
+struct Envelope<'a> {
+    #[serde(borrow, default)]
+    kind: Cow<'a, str>,
+    #[serde(borrow, default)]
+    metadata: Metadata<'a>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Metadata<'a> {
+    #[serde(borrow)]
+    name: Cow<'a, str>,
+    #[serde(borrow)]
+    namespace: Cow<'a, str>,
+}
+
+/// Checks an item. Returns how many levels its values are nested. It is read to its end, without recursion.
+pub(super) fn item(json: &[u8], namespace: &str, name: &str) -> Result<usize, Unreadable> {
+    let Envelope { kind, metadata } = serde_json::from_slice(json).map_err(Unreadable::Json)?;
+    if kind.is_empty() {
+        return Err(Unreadable::NoKind);
+    }
+    if metadata.name != name || metadata.namespace != namespace {
+        let said = [&*metadata.namespace, &*metadata.name];
+        let said = said.map(|text| text.chars().take(NAMED).collect::<String>());
+        return Err(Unreadable::Other(format!("{:?}", said.join("/"))));
+    }
+    match nesting::levels(json) {
+        levels if levels > nesting::DEEPEST => Err(Unreadable::TooDeep(levels)),
+        levels => Ok(levels),
+    }
+}
+
+/// How much of a name is told.
+const NAMED: usize = 100;

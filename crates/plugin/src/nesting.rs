@@ -1,0 +1,216 @@
+//! Objects whose values are nested deeply.
+//!
+//! `serde_json` reads some 127 levels and refuses more, since it reads by recursion. The API server takes
+//! objects of up to [`DEEPEST`] levels. Such an object is read without recursion here, but walking through
+//! it, writing it and dropping it all recurse: so it is read only where the stack has room for that.
+
+use serde::de::{DeserializeOwned, IgnoredAny};
+use serde_json::{Map, Value};
+
+use crate::InvalidItem;
+
+/// As many levels as are read without further ado.
+pub const SHALLOW: usize = 127;
+
+/// As many levels as an object can have. The API server's own reader gives up there (`maxNestingDepth` in
+/// Go's `encoding/json`).
+pub const DEEPEST: usize = 10_000;
+
+/// What a level takes of the stack, for whoever walks through an object: more than was seen of anybody.
+const LEVEL: usize = if cfg!(debug_assertions) { 24 << 10 } else { 6 << 10 };
+
+/// How much stack it takes to work with an object of so many levels.
+pub const fn stack_for(levels: usize) -> usize {
+    levels.saturating_mul(LEVEL)
+}
+
+/// How many levels JSON has. It need not be valid.
+pub fn levels(json: &[u8]) -> usize {
+    let (mut now, mut most) = (0_usize, 0_usize);
+    let mut rest = json;
+    while let Some((&byte, after)) = rest.split_first() {
+        rest = after;
+        match byte {
+            b'{' | b'[' => {
+                now += 1;
+                most = most.max(now);
+            }
+            b'}' | b']' => now = now.saturating_sub(1),
+            b'"' => rest = &after[text_length(after)..],
+            _ => {}
+        }
+    }
+    most
+}
+
+/// How long a text is whose opening quote has been read, its closing one included.
+fn text_length(json: &[u8]) -> usize {
+    let mut at = 0;
+    while let Some(byte) = json.get(at) {
+        at += match byte {
+            b'"' => return at + 1,
+            b'\\' => 2,
+            _ => 1,
+        };
+    }
+    json.len()
+}
+
+/// Reads JSON that is nested deeply, if there is room to work with it.
+pub(crate) fn read<T: DeserializeOwned>(json: &[u8]) -> Result<T, InvalidItem> {
+    let levels = levels(json);
+    let room = stacker::remaining_stack().unwrap_or(0);
+    if levels > DEEPEST || room < stack_for(levels) {
+        return Err(InvalidItem::TooDeep(levels));
+    }
+    Ok(serde_json::from_value(value(json)?)?)
+}
+
+/// An object or list that is not closed yet.
+enum Open {
+    List(Vec<Value>),
+    Object { fields: Map<String, Value>, key: Option<String> },
+}
+
+/// Reads JSON into a value, without recursion.
+fn value(json: &[u8]) -> Result<Value, serde_json::Error> {
+    // This tells what is wrong with it, if anything is, and does not recurse. What follows relies on it.
+    serde_json::from_slice::<IgnoredAny>(json)?;
+    let mut open: Vec<Open> = Vec::new();
+    let mut rest = json;
+    while let Some((&byte, after)) = rest.split_first() {
+        let done = match byte {
+            b' ' | b'\t' | b'\r' | b'\n' | b',' | b':' => {
+                rest = after;
+                continue;
+            }
+            b'{' => {
+                open.push(Open::Object { fields: Map::new(), key: None });
+                rest = after;
+                continue;
+            }
+            b'[' => {
+                open.push(Open::List(Vec::new()));
+                rest = after;
+                continue;
+            }
+            b'}' | b']' => {
+                rest = after;
+                match open.pop() {
+                    Some(Open::List(list)) => Value::Array(list),
+                    Some(Open::Object { fields, .. }) => Value::Object(fields),
+                    None => break,
+                }
+            }
+            b'"' => {
+                let (text, after) = rest.split_at(1 + text_length(after));
+                rest = after;
+                let text: String = serde_json::from_slice(text)?;
+                match open.last_mut() {
+                    Some(Open::Object { key: key @ None, .. }) => {
+                        *key = Some(text);
+                        continue;
+                    }
+                    _ => Value::String(text),
+                }
+            }
+            _ => {
+                let is_end = |byte: &u8| b" \t\r\n,]}".contains(byte);
+                let length = rest.iter().position(is_end).unwrap_or(rest.len());
+                let (word, after) = rest.split_at(length);
+                rest = after;
+                serde_json::from_slice(word)?
+            }
+        };
+        match open.last_mut() {
+            Some(Open::List(list)) => list.push(done),
+            Some(Open::Object { fields, key }) => {
+                if let Some(key) = key.take() {
+                    fields.insert(key, done);
+                }
+            }
+            None => return Ok(done),
+        }
+    }
+    Ok(Value::Null)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::Item;
+
+    fn nested(levels: usize) -> String {
+        let (open, close) = ("{\"a\":".repeat(levels - 1), "}".repeat(levels - 1));
+        format!("{{\"kind\":\"Deep\",\"spec\":{open}1{close}}}")
+    }
+
+    #[test]
+    fn levels_are_counted_outside_of_texts() {
+        for (json, expected) in [
+            ("1", 0),
+            ("{}", 1),
+            (r#"{"a":[{"b":1}],"c":{}}"#, 3),
+            (r#"{"a":"[[[{{{\"[[["}"#, 1),
+            (r#"{"a":"\\","b":[[]]}"#, 3),
+            ("[[[", 3),
+            ("]]]]", 0),
+            (r#"{"a":"["#, 1),
+        ] {
+            assert_eq!(levels(json.as_bytes()), expected, "{json}");
+        }
+        assert_eq!(levels(nested(400).as_bytes()), 400);
+    }
+
+    #[test]
+    fn what_is_read_without_recursion_is_what_serde_reads() {
+        for json in [
+            r#"{"a":[1,-2.5e3,true,false,null,"x\n\u00e9\"}",{}],"b":{"c":[],"d":[[],[0]]}}"#,
+            " [ 1 , { \"k\" : \"v\" } ] ",
+            r#"{"twice":1,"twice":[2]}"#,
+            r#"{"big":12345678901234567890,"e":1e400000}"#,
+            "\"text\"",
+            "7",
+            "{\"a\":}",
+            "[1,]",
+            "{\"a\" 1}",
+            "[1 2]",
+            "{",
+            "",
+        ] {
+            let expected = serde_json::from_str::<Value>(json).ok();
+            assert_eq!(value(json.as_bytes()).ok(), expected, "{json}");
+        }
+    }
+
+    #[test]
+    fn an_object_of_many_levels_is_read_where_there_is_room() {
+        let item = Item::from_json(nested(400)).unwrap();
+        let read = || item.parse::<Value>();
+        stacker::grow(stack_for(401), || {
+            let read = read().unwrap();
+            assert_eq!(serde_json::to_string(&read).unwrap(), nested(400));
+        });
+        // The stack of a small thread does not suffice.
+        let small = std::thread::Builder::new().stack_size(256 << 10);
+        let error = small.spawn({
+            let item = item.clone();
+            move || item.parse::<Value>().unwrap_err().to_string()
+        });
+        let error = error.unwrap().join().unwrap();
+        assert!(error.contains("400 levels"), "{error}");
+    }
+
+    #[test]
+    fn what_no_api_server_accepts_is_refused() {
+        let item = Item::from_json(nested(100_000)).unwrap();
+        let error = stacker::grow(64 << 20, || item.parse::<Value>().unwrap_err());
+        assert!(matches!(error, InvalidItem::TooDeep(100_000)), "{error}");
+        assert_eq!(
+            json!({"kind": "X"}),
+            Item::from_json(r#"{"kind":"X"}"#).unwrap().parse::<Value>().unwrap()
+        );
+    }
+}
