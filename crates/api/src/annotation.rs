@@ -131,5 +131,14 @@ pub const REQUEST_ID: &str = "bowline.io/request-id";
 /// On a Backup that was taken in from a bucket: the uid in its record there, which is that of the Backup that
 /// some cluster made.
 pub const RECORD_UID: &str = "bowline.io/record-uid";
+/// On a BackupStorageLocation: the backups that are being brought into the cluster, with how often that was begun, as
+/// JSON. What is there after the server has ended may be what has ended it.
+pub const SYNC_ATTEMPTS: &str = "bowline.io/sync-attempts";
+/// On a DeleteBackupRequest: how often its deletion was begun.
+pub const DELETION_ATTEMPTS: &str = "bowline.io/deletion-attempts";
+/// On a DeleteBackupRequest: when the backup was asked to stop because of it.
+pub const STOP_ASKED: &str = "bowline.io/stop-asked";
+/// `"true"` on a Backup that retention leaves alone, since the server has ended whenever it was deleted.
+pub const RETENTION_GAVE_UP: &str = "bowline.io/retention-gave-up";
 /// On our CRDs: the version of Bowline that wrote them.
 pub const CRD_VERSION: &str = "bowline.io/crd-version";

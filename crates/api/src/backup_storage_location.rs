@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::{
-    ByteString, api::core::v1::SecretKeySelector, apimachinery::pkg::apis::meta::v1::Time,
+    ByteString,
+    api::core::v1::SecretKeySelector,
+    apimachinery::pkg::apis::meta::v1::{Condition, Time},
 };
 use kube::CustomResource;
 use schemars::JsonSchema;
@@ -127,6 +129,11 @@ pub struct BackupStorageLocationStatus {
     /// Why it cannot be used.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
+
+    /// What the phase has no word for; see [`crate::condition`]. Not one of Velero's fields.
+    #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "schema::conditions")]
+    pub conditions: Vec<Condition>,
 
     /// No longer used.
     #[serde(skip_serializing_if = "String::is_empty")]

@@ -1,4 +1,4 @@
-//! Condition types that Bowline writes into the status of a Backup or Restore.
+//! Condition types that Bowline writes into the status of a Backup, a Restore or a BackupStorageLocation.
 //!
 //! Velero's phases have no word for a cancelled run and its tools would hang on a new one, so
 //! such a run ends `Failed` and these say the rest. `kubectl wait` can wait for a condition, where a
@@ -13,6 +13,13 @@ pub const COMPLETED: &str = "Completed";
 pub const CANCELING: &str = "Canceling";
 /// The run was cancelled and is over.
 pub const CANCELED: &str = "Canceled";
+
+/// The backups of a location were brought into the cluster when that was last tried.
+pub const SYNCED: &str = "Synced";
+/// Some backups of a location are not brought into the cluster.
+pub const DEGRADED: &str = "Degraded";
+/// Whether the certificate of a location's server is checked. Only there if it is not.
+pub const TLS_VERIFIED: &str = "TLSVerified";
 
 /// Whether a condition of this type is there and true.
 pub fn is_true(conditions: &[Condition], type_: &str) -> bool {

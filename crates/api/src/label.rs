@@ -78,6 +78,10 @@ pub const COMPONENT: &str = "component";
 pub const MANAGED: &str = "bowline.io/managed";
 /// UID of the run whose journal a ConfigMap is part of.
 pub const JOURNAL: &str = "bowline.io/journal";
+/// `retention` on a DeleteBackupRequest that was made because a backup has expired.
+pub const REQUESTED_BY: &str = "bowline.io/requested-by";
+/// The value of [`REQUESTED_BY`] for a backup that has expired.
+pub const BY_RETENTION: &str = "retention";
 /// Kind of the run whose journal a ConfigMap is part of: `Backup` or `Restore`.
 pub const RUN_KIND: &str = "bowline.io/run-kind";
 

@@ -72,5 +72,7 @@ fn main() -> ExitCode {
             Exit::CannotRun
         }
     };
+    // Dropped, it would wait for all threads in system calls, and those of a file system that hangs never return.
+    runtime.shutdown_timeout(std::time::Duration::from_secs(10));
     exit.into()
 }

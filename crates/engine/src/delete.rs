@@ -5,6 +5,7 @@
 //! | [`judge()`] | the request, the Backup, its location | whether it may be deleted, now or later |
 //! | [`look`], [`look_for_csi`] | the bucket | what the backup [holds](Holdings) |
 //! | [`plan()`] | that | a [`Plan`], or all that speaks against it |
+//! | [`possessions`], [`keep_shared`] | what other backups name | the plan without that |
 //! | [`open`], [`ready`] | the plan | the snapshotters that it needs, and that CSI drivers are there |
 //! | [`data`] | all of the above | no data outside of the bucket any more, or what is left of it |
 //! | [`files`] | the bucket | no files any more |
@@ -12,6 +13,8 @@
 //! # What holds
 //! - **Nothing loses its record.** What cannot be deleted is found before anything is touched, and the
 //!   backup stays as it is. What fails later leaves all files, and the record says `Deleting`.
+//! - **Nobody loses what is theirs.** What another backup names stays, until the last of them goes; and with which
+//!   Secret a CSI driver is asked, this cluster says, not the bucket.
 //! - **A kill at any instant costs nothing.** Data goes before the files that name it, and the record
 //!   last; each stage may be repeated, and deletes again what is gone already.
 //! - **Everything ends**: calls of plugins have deadlines, and a server that ends is obeyed between two
@@ -22,6 +25,7 @@ mod csi;
 mod holdings;
 mod judge;
 mod plan;
+mod shared;
 mod snapshots;
 #[cfg(test)]
 mod tests;
@@ -43,6 +47,7 @@ pub use csi::{Content, ready};
 pub use holdings::{Holdings, LookError, look, look_for_csi};
 pub use judge::{Facts, Refusal, Scope, Verdict, judge};
 pub use plan::{Doomed, Files, Plan, plan};
+pub use shared::{Kept, Possession, keep_shared, possessions};
 pub use snapshots::{Opened, open};
 
 /// How many errors are told. More are in the log.

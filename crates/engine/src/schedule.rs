@@ -13,6 +13,8 @@ pub mod cron;
 #[cfg(test)]
 mod tests;
 
+use std::time::Duration;
+
 use bowline_api::{Backup, BackupPhase, Schedule, annotation, label};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -58,7 +60,7 @@ pub fn decide(schedule: &Schedule, local: &TimeZone, skips: bool, now: Timestamp
         Some(true) => return Verdict::Settle { skip: true },
         Some(false) => {}
     }
-    let last = last(schedule).unwrap_or(now);
+    let last = last(schedule, now);
     match (cron.last_before(now, last, local), cron.next(last, local)) {
         (Some(time), _) => Verdict::Make(time),
         (None, Some(next)) => Verdict::Wait(next),
@@ -78,13 +80,24 @@ fn refusal(error: &cron::Error) -> String {
     format!("invalid schedule: {error}")
 }
 
+/// How far ahead of ours the clock may be that wrote a time.
+const SKEW: Duration = Duration::from_mins(5);
+const DAY: Duration = Duration::from_hours(24);
+
 /// Up to when a Schedule has done its work.
-fn last(schedule: &Schedule) -> Option<Timestamp> {
+///
+/// A time in the future was written by a clock that was ahead. It would stop the Schedule until then, without a word.
+/// So it counts for nothing: the backup of the last time that has passed is there, or is made again, and with it a
+/// new time is noted.
+fn last(schedule: &Schedule, now: Timestamp) -> Timestamp {
     let status = schedule.status.as_ref();
     let backup = status.and_then(|status| status.last_backup.as_ref()).map(|time| time.0);
     let created = schedule.metadata.creation_timestamp.as_ref().map(|time| time.0);
     let skipped = status.and_then(|status| status.last_skipped.as_ref()).map(|time| time.0);
-    backup.or(created).max(skipped)
+    let latest = now.checked_add(SKEW).unwrap_or(Timestamp::MAX);
+    let day_ago = now.checked_sub(DAY).unwrap_or(Timestamp::MIN);
+    let last = backup.or(created).max(skipped).unwrap_or(now);
+    if last <= latest { last } else { created.filter(|at| *at <= now).unwrap_or(day_ago) }
 }
 
 /// The name of the backup of a time.

@@ -9,11 +9,12 @@
 //! A connection is for one request. So many are open at a time, the next ones wait; a client that
 //! does not ask, or does not take what it asked for, is cut off.
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -32,8 +33,7 @@ use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
 use jiff::Timestamp;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 /// How many connections are open at a time.
@@ -83,6 +83,12 @@ pub enum Error {
          `--download-url` under which they reach it"
     )]
     NoUrl(SocketAddr),
+    /// Whole Secrets would travel in plain text.
+    #[error(
+        "downloads at {0} would be sent in plain text, with all Secrets of the backups: serve them behind TLS, \
+         and say with `--download-url https://…` where, or on a loopback address"
+    )]
+    Plain(SocketAddr),
     /// The address of the user is none.
     #[error("`--download-url` must begin with http:// or https://, and be without `?` and `#`")]
     Url,
@@ -145,26 +151,28 @@ impl Server {
             }
         };
         tracing::info!(address = %self.address, "serves downloads");
-        let permits = Arc::new(Semaphore::new(CONNECTIONS));
         let mut connections = JoinSet::new();
+        let mut open = VecDeque::new();
         loop {
-            let next = async {
-                let permit = Arc::clone(&permits).acquire_owned().await.ok()?;
-                Some((permit, self.listener.accept().await))
-            };
-            let (permit, accepted) = tokio::select! {
+            let accepted = tokio::select! {
                 () = stop.cancelled() => break,
-                Some(next) = next => next,
+                accepted = self.listener.accept() => accepted,
             };
             match accepted {
                 Ok((stream, _)) => {
+                    if !make_room(&mut open) {
+                        // All are downloads under way, which have shown their links.
+                        tracing::debug!(
+                            "too many downloads are under way, so a connection was refused"
+                        );
+                        continue;
+                    }
                     let (store, key) = (Arc::clone(&store), self.key.clone());
-                    let files = Files { store, key, taken: Arc::default() };
-                    let limits = self.limits;
-                    connections.spawn(async move {
-                        converse(stream, files, limits).await;
-                        drop(permit);
-                    });
+                    let files =
+                        Files { store, key, taken: Arc::default(), is_granted: Arc::default() };
+                    let (limits, is_granted) = (self.limits, Arc::clone(&files.is_granted));
+                    let handle = connections.spawn(converse(stream, files, limits));
+                    open.push_back(Connection { handle, is_granted });
                 }
                 // No more files, say. It may pass; asking at once would only burn time.
                 Err(error) => {
@@ -178,14 +186,41 @@ impl Server {
     }
 }
 
+/// A connection that may be under way.
+struct Connection {
+    handle: AbortHandle,
+    /// Whether its link was accepted.
+    is_granted: Arc<AtomicBool>,
+}
+
+/// Forgets connections that have ended and, if there are too many still, cuts off the oldest that has not shown a link:
+/// whoever has none must not keep out those who have. Returns whether there is room.
+fn make_room(open: &mut VecDeque<Connection>) -> bool {
+    open.retain(|connection| !connection.handle.is_finished());
+    if open.len() < CONNECTIONS {
+        return true;
+    }
+    let idle = open.iter().position(|one| !one.is_granted.load(Ordering::Relaxed));
+    let Some(oldest) = idle.and_then(|at| open.remove(at)) else { return false };
+    oldest.handle.abort();
+    true
+}
+
 /// What links begin with, up to the token.
 fn base_url(address: SocketAddr, url: Option<&str>) -> Result<String, Error> {
     let Some(url) = url else {
         if address.ip().is_unspecified() {
             return Err(Error::NoUrl(address));
         }
+        if !address.ip().is_loopback() {
+            return Err(Error::Plain(address));
+        }
         return Ok(format!("http://{address}{PATH}"));
     };
+    // Only whoever runs beside the server reaches that.
+    if !address.ip().is_loopback() && url.starts_with("http://") {
+        return Err(Error::Plain(address));
+    }
     let host = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
     match host {
         Some(host) if !host.is_empty() && !host.contains(['?', '#', ' ']) => {
@@ -202,6 +237,8 @@ struct Files {
     key: SigningKey,
     /// How many pieces the client took.
     taken: Arc<AtomicU64>,
+    /// Whether the client has shown a link.
+    is_granted: Arc<AtomicBool>,
 }
 
 /// Answers the one request of a connection.
@@ -245,6 +282,7 @@ async fn send(State(files): State<Files>, Path(token): Path<String>) -> Response
         Err(refused @ Refused::Malformed) => return refuse(StatusCode::NOT_FOUND, &refused),
         Err(refused) => return refuse(StatusCode::FORBIDDEN, &refused),
     };
+    files.is_granted.store(true, Ordering::Relaxed);
     let stream = match files.store.get_object(&grant.bucket, &grant.key).await {
         Ok(stream) => stream,
         Err(error) if error.code() == Code::NotFound => {

@@ -70,6 +70,10 @@ pub enum Milestone {
     Deleting,
     /// It could not be deleted, or not wholly.
     NotDeleted,
+    /// The backups of a location could not be brought into the cluster.
+    NotSynced,
+    /// Its time is over, and it is not deleted for now.
+    RetentionHeld,
     /// It goes on after the server was away.
     Resumed {
         /// How often it was begun by now.
@@ -156,6 +160,20 @@ impl Milestone {
             Self::NotDeleted => {
                 let note = "it could not be deleted; its DeleteBackupRequest says why".to_owned();
                 (EventType::Warning, "NotDeleted".to_owned(), note)
+            }
+            Self::NotSynced => {
+                let note =
+                    "its backups could not be brought into the cluster; the condition Synced \
+                            says why"
+                        .to_owned();
+                (EventType::Warning, "NotSynced".to_owned(), note)
+            }
+            Self::RetentionHeld => {
+                let note = "it has expired and is not deleted for now: too many expire at once, or the \
+                            clocks of the server and of the API server differ; the log of the server \
+                            says which"
+                    .to_owned();
+                (EventType::Warning, "RetentionHeld".to_owned(), note)
             }
             Self::Resumed { attempt } => {
                 apart("Resumed", &attempt);

@@ -30,6 +30,7 @@
 //!   Neither errors nor logs have them.
 
 pub mod check;
+mod clock;
 pub mod conditions;
 pub mod controllers;
 mod crew;

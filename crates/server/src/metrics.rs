@@ -47,7 +47,7 @@ pub use label::{Method, Outcome, RunKind};
 pub use server::{Error, Readiness, Server};
 
 use crate::end::End;
-use gauges::{Sources, gauges, schedule_of};
+use gauges::{Intervals, Sources, gauges, schedule_of};
 use label::{CallLabels, Names, OperationLabels, Row, RunLabels};
 use velero::{Count, Velero};
 
@@ -83,6 +83,8 @@ pub struct Metrics {
     hashes: RandomState,
     shown: Mutex<Shown>,
     sources: Mutex<Sources>,
+    /// Held by whoever renders; and what is remembered from one time to the next.
+    rendering: Mutex<Intervals>,
 }
 
 /// What runs show.
@@ -172,6 +174,7 @@ impl Metrics {
             hashes: RandomState::new(),
             shown: Mutex::default(),
             sources: Mutex::default(),
+            rendering: Mutex::default(),
         }
     }
 
@@ -258,7 +261,8 @@ impl Metrics {
 
     /// All metrics as they are now, in the text format of OpenMetrics.
     pub fn render(&self, now: Timestamp) -> Result<String, fmt::Error> {
-        // Held until all is written: another who renders would change the gauges meanwhile.
+        // Held until all is written: another who renders would change the gauges meanwhile. Runs do not wait for it.
+        let mut intervals = self.rendering.lock().unwrap_or_else(PoisonError::into_inner);
         let shown = self.lock();
         for labels in &shown.seen {
             let counts = shown.runs.values().filter_map(|run| run.under_way.get(labels));
@@ -269,8 +273,10 @@ impl Metrics {
             // A clock that was set back makes nobody younger than new.
             self.oldest.get_or_create(&row).set(age.max(0.0));
         }
+        drop(shown);
         let seen = self.sources.lock().unwrap_or_else(PoisonError::into_inner).look();
-        let told = seen.as_ref().map(|seen| gauges(seen, &TimeZone::system(), now));
+        let local = TimeZone::system();
+        let told = seen.as_ref().map(|seen| gauges(seen, &mut intervals, &local, now));
         self.velero.show(told.as_ref(), seen.as_ref().map_or(&[], |seen| &seen.backups));
         let mut text = String::new();
         self.velero.render(&mut text)?;

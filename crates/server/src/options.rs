@@ -69,8 +69,13 @@ pub struct Options {
     /// How often backups of a location are brought into the cluster if it does not say; zero means
     /// never.
     pub backup_sync_period: Duration,
+    /// How many Backups of a location are brought into the cluster at most; zero means all.
+    pub backup_sync_limit: usize,
     /// How often the deletion of a backup that has expired is tried again.
     pub garbage_collection_frequency: Duration,
+    /// How many expired backups are deleted in an hour at most, or a tenth of all if that is more; zero means
+    /// all.
+    pub garbage_collection_limit: usize,
     /// Whether schedules that do not say so leave out the time until they are first seen.
     pub schedule_skip_immediately: bool,
     /// How often a location is checked if it does not say; zero means once.
@@ -115,7 +120,9 @@ impl Default for Options {
             default_volume_snapshot_locations: BTreeMap::new(),
             volume_group_snapshot_label_key: bowline_api::label::VOLUME_GROUP.to_owned(),
             backup_sync_period: Duration::from_mins(1),
+            backup_sync_limit: 10_000,
             garbage_collection_frequency: Duration::from_hours(1),
+            garbage_collection_limit: 100,
             schedule_skip_immediately: false,
             store_validation_frequency: Duration::from_mins(1),
             resource_timeout: Duration::from_mins(10),

@@ -128,8 +128,9 @@ pub fn is_missing(error: &kube::Error) -> bool {
 /// Whether the answer will be the same the next time, if nobody changes anything: the API server was
 /// there, and did not like the request.
 pub fn is_refused(error: &kube::Error) -> bool {
-    // Who is asking may be known again soon; the others ask for patience.
-    let may_pass = [401, 408, 409, 429];
+    // Who is asking may be known again soon, and a list that has expired between two pages is begun anew; the
+    // others ask for patience.
+    let may_pass = [401, 408, 409, 410, 429];
     matches!(
         error,
         kube::Error::Api(status)
@@ -159,6 +160,7 @@ mod tests {
             (403, true),
             (404, true),
             (409, false),
+            (410, false),
             (429, false),
             (500, false),
             (503, false),

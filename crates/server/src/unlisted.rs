@@ -21,6 +21,19 @@ pub(crate) fn tell(unlisted: &[Problem], report: &Report) {
     }
 }
 
+/// Why a backup is not deleted while binaries could not be asked: one of them may have actions that clean up behind its
+/// items, and with the backup goes what these need to know.
+pub(crate) fn against_deletion(unlisted: &[Problem]) -> Vec<String> {
+    let reason = |Problem { command, reason }: &Problem| {
+        format!(
+            "plugin {}: {reason}; its delete item actions, if it has any, would not take part: repair or remove \
+             it, and restart the server",
+            command.display()
+        )
+    };
+    unlisted.iter().map(reason).collect()
+}
+
 /// What is answered for a plugin that is not there: `why` says which one. It may be in a binary that a later start of
 /// the server can ask.
 pub(crate) fn missing(unlisted: &[Problem], why: &str) -> Error {
@@ -59,6 +72,21 @@ mod tests {
             "{texts:?}"
         );
         assert!(texts[1].starts_with("plugin /plugins/b: "), "{texts:?}");
+    }
+
+    #[test]
+    fn a_deletion_tells_of_binaries_whose_actions_would_not_take_part() {
+        assert_eq!(against_deletion(&[]), Vec::<String>::new());
+        let reasons = against_deletion(&[problem("/plugins/a")]);
+        let [reason] = &reasons[..] else { panic!("{reasons:?}") };
+        assert!(
+            reason.starts_with("plugin /plugins/a: it gave no handshake within 60 s"),
+            "{reason}"
+        );
+        assert!(
+            reason.contains("delete item actions") && reason.contains("repair or remove"),
+            "{reason}"
+        );
     }
 
     #[test]

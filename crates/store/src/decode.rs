@@ -22,15 +22,24 @@ pub struct Limits {
     pub unpacked: u64,
     /// Bytes after decompression for each byte before, once there are [`Self::FREE`] of them.
     pub ratio: u64,
+    /// Bytes of memory that JSON becomes when it is read, [estimated](weigh) from what is in it.
+    pub memory: u64,
 }
 
 impl Limits {
     /// The commit record: an object that went through the API server, which takes 3 MiB at most.
-    pub const RECORD: Self = Self { packed: 16 << 20, unpacked: 16 << 20, ratio: 1 };
+    pub const RECORD: Self =
+        Self { packed: 3 << 20, unpacked: 3 << 20, ratio: 1, memory: 32 << 20 };
     /// A compressed JSON file; the names of two million objects fit.
-    pub const JSON: Self = Self { packed: 128 << 20, unpacked: 256 << 20, ratio: 500 };
-    /// An archive of objects.
-    pub const ARCHIVE: Self = Self { packed: 64 << 30, unpacked: 1 << 40, ratio: 500 };
+    pub const JSON: Self =
+        Self { packed: 128 << 20, unpacked: 256 << 20, ratio: 500, memory: 384 << 20 };
+    /// A compressed JSON file about the volumes of a backup; those of ten thousand fit. The server reads
+    /// these by itself, for backups that it finds in a bucket.
+    pub const VOLUMES: Self =
+        Self { packed: 16 << 20, unpacked: 64 << 20, ratio: 500, memory: 96 << 20 };
+    /// An archive of objects. What its entries become is the business of whoever unpacks it.
+    pub const ARCHIVE: Self =
+        Self { packed: 64 << 30, unpacked: 1 << 40, ratio: 500, memory: u64::MAX };
 
     /// Below this many bytes a ratio says nothing.
     pub const FREE: u64 = 4 << 20;
@@ -48,6 +57,9 @@ pub enum Error {
     /// It unpacks to a large multiple of itself.
     #[error("it unpacks to more than {0} times its size, as no file of a backup does")]
     Bomb(u64),
+    /// It would take more memory than anything honest.
+    #[error("it would take more than the {0} bytes of memory that are accepted for such a file")]
+    TakesTooMuch(u64),
     /// It is no gzip, is damaged, or ends early.
     #[error("it is damaged")]
     Damaged(#[source] io::Error),
@@ -75,23 +87,110 @@ impl From<io::Error> for Error {
 }
 
 /// Reads a compressed JSON file; `null` is the empty value.
+///
+/// Limits on bytes are not enough: a list of ten million empty objects is nothing as a file and gigabytes in memory. So
+/// what is in the file is weighed first, without keeping any of it.
 pub fn json_gzip<T: DeserializeOwned + Default>(packed: &[u8], limits: Limits) -> Result<T, Error> {
-    let mut text = Vec::new();
-    gunzip(packed, limits).read_to_end(&mut text)?;
-    let mut reader = serde_json::Deserializer::from_slice(&text);
+    weigh_gzip(packed, limits)?;
+    weighed_json_gzip(packed, limits)
+}
+
+/// The same, of a file that was weighed.
+pub(crate) fn weighed_json_gzip<T: DeserializeOwned + Default>(
+    packed: &[u8],
+    limits: Limits,
+) -> Result<T, Error> {
+    let text = io::BufReader::with_capacity(64 << 10, gunzip(packed, limits));
+    let mut reader = serde_json::Deserializer::from_reader(text);
     // Like Velero, which decodes one value and asks no further.
-    let value: Option<T> = serde::Deserialize::deserialize(&mut reader)?;
-    Ok(value.unwrap_or_default())
+    let read: Result<Option<T>, _> = serde::Deserialize::deserialize(&mut reader);
+    match read {
+        Ok(value) => Ok(value.unwrap_or_default()),
+        Err(error) if error.is_io() => Err(io::Error::from(error).into()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The memory that a compressed JSON file becomes when it is read; an error if that is too much.
+pub fn weigh_gzip(packed: &[u8], limits: Limits) -> Result<u64, Error> {
+    let mut reader = gunzip(packed, limits);
+    let (mut scale, mut piece) = (Scale::default(), vec![0; 64 << 10]);
+    loop {
+        let read = reader.read(&mut piece)?;
+        if read == 0 {
+            return Ok(scale.weight);
+        }
+        scale.add(&piece[..read]);
+        if scale.weight > limits.memory {
+            return Err(Error::TakesTooMuch(limits.memory));
+        }
+    }
+}
+
+/// The memory that JSON becomes when it is read; an error if that is too much.
+pub fn weigh(text: &[u8], limits: Limits) -> Result<u64, Error> {
+    let mut scale = Scale::default();
+    scale.add(text);
+    if scale.weight > limits.memory {
+        return Err(Error::TakesTooMuch(limits.memory));
+    }
+    Ok(scale.weight)
+}
+
+/// Estimates the memory that JSON becomes, without understanding it. Measured with lists of our largest types, and
+/// with nested lists of nothing.
+#[derive(Default)]
+struct Scale {
+    weight: u64,
+    depth: u64,
+    is_in_string: bool,
+    is_escaped: bool,
+}
+
+impl Scale {
+    /// What is in the outermost list: an object of a cluster, say, of which each field costs memory, set or not.
+    const OUTERMOST: u64 = 1536;
+    /// A list or map within.
+    const CONTAINER: u64 = 256;
+    /// Any other value. The characters of a text come on top.
+    const SCALAR: u64 = 64;
+
+    fn add(&mut self, text: &[u8]) {
+        for byte in text {
+            if self.is_in_string {
+                self.weight += 1;
+                match byte {
+                    _ if self.is_escaped => self.is_escaped = false,
+                    b'\\' => self.is_escaped = true,
+                    b'"' => self.is_in_string = false,
+                    _ => {}
+                }
+                continue;
+            }
+            match byte {
+                b'"' => self.is_in_string = true,
+                b'{' | b'[' => {
+                    let is_outermost = self.depth == 1;
+                    self.weight += if is_outermost { Self::OUTERMOST } else { Self::CONTAINER };
+                    self.depth += 1;
+                }
+                b'}' | b']' => self.depth = self.depth.saturating_sub(1),
+                b',' | b':' => self.weight += Self::SCALAR,
+                _ => {}
+            }
+        }
+    }
 }
 
 /// Reads a commit record, which must be of the backup in whose folder it lies.
 pub fn record(text: &[u8], backup: &BackupName) -> Result<Backup, Error> {
-    #[derive(serde::Deserialize)]
-    #[serde(rename_all = "camelCase")]
+    #[derive(Default, serde::Deserialize)]
+    #[serde(rename_all = "camelCase", default)]
     struct Type {
         api_version: String,
         kind: String,
     }
+    weigh(text, Limits::RECORD)?;
     let Type { api_version, kind } = serde_json::from_slice(text)?;
     let record: Backup = serde_json::from_slice(text)?;
     let name = record.metadata.name.as_deref().unwrap_or_default();
@@ -171,7 +270,8 @@ mod tests {
     use std::collections::BTreeMap;
     use std::io::Write as _;
 
-    const SMALL: Limits = Limits { packed: 1 << 20, unpacked: 8 << 20, ratio: 100 };
+    const SMALL: Limits =
+        Limits { packed: 1 << 20, unpacked: 8 << 20, ratio: 100, memory: 1 << 30 };
 
     fn packed(text: &[u8]) -> Vec<u8> {
         let mut gzip = encode::gzip(Vec::new());
@@ -214,6 +314,41 @@ mod tests {
         let limits = Limits { unpacked: 1000, ..SMALL };
         let error = json_gzip::<Vec<String>>(&packed(&noise), limits).unwrap_err();
         assert!(matches!(error, Error::UnpacksTooLarge(1000)), "{error}");
+    }
+
+    /// The files of `security.md`, F2: within all limits on bytes, and as large as a pod in memory.
+    #[test]
+    fn a_small_file_that_becomes_large_in_memory_is_refused_before_it_is_read() {
+        let many = |one: &str, count: usize| format!("[{}]", vec![one; count].join(","));
+        let children = packed(many(r#"{"metadata":{}}"#, 80_000).as_bytes());
+        assert!(children.len() < 20_000, "{}", children.len());
+        let error =
+            json_gzip::<Vec<bowline_api::PodVolumeBackup>>(&children, Limits::VOLUMES).unwrap_err();
+        assert!(matches!(error, Error::TakesTooMuch(_)), "{error}");
+
+        let nested = many("[0]", 150_000);
+        let record = format!(
+            r#"{{"apiVersion":"velero.io/v1","kind":"Backup","metadata":{{"name":"b"}},"spec":{{"x":{nested}}}}}"#
+        );
+        assert!(record.len() < 3 << 20);
+        let error = super::record(record.as_bytes(), &BackupName::new("b").unwrap()).unwrap_err();
+        assert!(matches!(error, Error::TakesTooMuch(_)), "{error}");
+    }
+
+    #[test]
+    fn what_honest_backups_hold_fits() {
+        let child = r#"{"metadata":{"name":"b-1","namespace":"velero","labels":{"velero.io/backup-name":"b",
+            "velero.io/pvc-uid":"0"},"ownerReferences":[{"apiVersion":"velero.io/v1","kind":"Backup","name":"b"}]},
+            "spec":{"node":"n","pod":{"kind":"Pod","namespace":"a","name":"p"},"volume":"v","tags":{"a":"b"}},
+            "status":{"phase":"Completed","path":"/x","snapshotID":"1","progress":{"totalBytes":1,"bytesDone":1}}}"#;
+        let limits = Limits { ratio: u64::MAX, ..Limits::VOLUMES };
+        let file = |count: usize| packed(format!("[{}]", vec![child; count].join(",")).as_bytes());
+        weigh(format!("[{}]", vec![child; 10_000].join(",")).as_bytes(), limits).unwrap();
+        let read: Vec<bowline_api::PodVolumeBackup> = json_gzip(&file(100), limits).unwrap();
+        assert_eq!(read.len(), 100);
+        // Commas and brackets in texts are texts.
+        let text = format!("[\"{}\"]", "[{,\\\"".repeat(1000));
+        assert_eq!(weigh(text.as_bytes(), Limits::JSON).unwrap(), 256 + 5 * 1000 + 1);
     }
 
     #[test]

@@ -28,6 +28,7 @@ pub use volume_info::{
     PersistentVolumeInfo, PodVolumeInfo, RestoreVolumeInfo,
 };
 
+use crate::decode::Limits;
 use crate::layout::{BackupFile, RestoreFile};
 
 /// The names of objects, by `<group/version>/<Kind>`: `ns/name`, or `name` where there is no
@@ -57,41 +58,46 @@ pub struct CsiVolumeSnapshotClasses(pub Vec<serde_json::Value>);
 pub trait BackupContent: Serialize {
     /// The file that holds it.
     const FILE: BackupFile;
+    /// How much of it is read.
+    const LIMITS: Limits = Limits::JSON;
 }
 
 /// What a compressed JSON file of a restore holds.
 pub trait RestoreContent: Serialize {
     /// The file that holds it.
     const FILE: RestoreFile;
+    /// How much of it is read.
+    const LIMITS: Limits = Limits::JSON;
 }
 
 macro_rules! content {
-    ($of:ident, $file:ident { $($content:ty => $variant:ident,)+ }) => {
+    ($of:ident, $file:ident { $($content:ty => $variant:ident within $limits:ident,)+ }) => {
         $(impl $of for $content {
             const FILE: $file = $file::$variant;
+            const LIMITS: Limits = Limits::$limits;
         })+
     };
 }
 
 content!(BackupContent, BackupFile {
-    Vec<PodVolumeBackup> => PodVolumeBackups,
-    Vec<VolumePluginBackup> => VolumePluginBackups,
-    Vec<Snapshot> => VolumeSnapshots,
-    Own => Own,
-    Vec<BackupOperation> => ItemOperations,
-    Vec<BackupVolumeInfo> => VolumeInfos,
-    CsiVolumeSnapshots => CsiVolumeSnapshots,
-    CsiVolumeSnapshotContents => CsiVolumeSnapshotContents,
-    CsiVolumeSnapshotClasses => CsiVolumeSnapshotClasses,
-    ResourceList => ResourceList,
-    Results => Results,
+    Vec<PodVolumeBackup> => PodVolumeBackups within VOLUMES,
+    Vec<VolumePluginBackup> => VolumePluginBackups within VOLUMES,
+    Vec<Snapshot> => VolumeSnapshots within VOLUMES,
+    Own => Own within VOLUMES,
+    Vec<BackupOperation> => ItemOperations within JSON,
+    Vec<BackupVolumeInfo> => VolumeInfos within VOLUMES,
+    CsiVolumeSnapshots => CsiVolumeSnapshots within VOLUMES,
+    CsiVolumeSnapshotContents => CsiVolumeSnapshotContents within VOLUMES,
+    CsiVolumeSnapshotClasses => CsiVolumeSnapshotClasses within VOLUMES,
+    ResourceList => ResourceList within JSON,
+    Results => Results within JSON,
 });
 
 content!(RestoreContent, RestoreFile {
-    Vec<RestoreOperation> => ItemOperations,
-    Vec<RestoreVolumeInfo> => VolumeInfos,
-    ResourceList => ResourceList,
-    Results => Results,
+    Vec<RestoreOperation> => ItemOperations within JSON,
+    Vec<RestoreVolumeInfo> => VolumeInfos within VOLUMES,
+    ResourceList => ResourceList within JSON,
+    Results => Results within JSON,
 });
 
 /// Reads `null` as the empty value.

@@ -25,6 +25,7 @@ use bowline_api::download_request::DownloadTarget;
 use bowline_plugin::{ByteStream, Class, Code};
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
+use tokio::sync::Semaphore;
 
 pub use commit::Committed;
 pub use deadline::Deadlines;
@@ -60,6 +61,10 @@ pub struct Listing {
     pub strange: Vec<String>,
 }
 
+/// How many MiB all files may take together while they are read, by [their limits](Limits::memory).
+const READ_ROOM: u32 = 384;
+/// What is left of that, in the whole process.
+static READING: Semaphore = Semaphore::const_new(READ_ROOM as usize);
 /// The longest log that is read back, compressed.
 const LOG_LIMIT: u64 = 64 << 20;
 
@@ -131,7 +136,7 @@ impl BackupStore {
         &self,
         backup: &BackupName,
     ) -> Result<Option<T>> {
-        self.get_json(&Key::Backup(backup.clone(), T::FILE)).await
+        self.get_json(&Key::Backup(backup.clone(), T::FILE), T::LIMITS).await
     }
 
     /// Writes a file of a backup.
@@ -174,7 +179,7 @@ impl BackupStore {
         &self,
         restore: &RestoreName,
     ) -> Result<Option<T>> {
-        self.get_json(&Key::Restore(restore.clone(), T::FILE)).await
+        self.get_json(&Key::Restore(restore.clone(), T::FILE), T::LIMITS).await
     }
 
     /// Writes a file of a restore.
@@ -235,14 +240,23 @@ impl BackupStore {
     async fn get_json<T: DeserializeOwned + Default + Send + 'static>(
         &self,
         key: &Key,
+        limits: Limits,
     ) -> Result<Option<T>> {
-        let Some(packed) = self.get_whole(key, Limits::JSON.packed).await? else {
+        let Some(packed) = self.get_whole(key, limits.packed).await? else {
             return Ok(None);
         };
+        let unreadable = |source| Error::Unreadable { key: self.layout.key(key), source };
         // It may be many megabytes.
-        let read = tokio::task::spawn_blocking(move || decode::json_gzip(&packed, Limits::JSON));
+        let weighed = packed.clone();
+        let weighed = tokio::task::spawn_blocking(move || decode::weigh_gzip(&weighed, limits));
+        let weight = weighed.await.map_err(|_| Error::GivenUp)?.map_err(unreadable)?;
+        // Large files one after the other, however many backups are looked at.
+        let room = u32::try_from(weight >> 20).unwrap_or(READ_ROOM).clamp(1, READ_ROOM);
+        let room = READING.acquire_many(room).await.map_err(|_| Error::GivenUp)?;
+        let read = tokio::task::spawn_blocking(move || decode::weighed_json_gzip(&packed, limits));
         let read = read.await.map_err(|_| Error::GivenUp)?;
-        read.map(Some).map_err(|source| Error::Unreadable { key: self.layout.key(key), source })
+        drop(room);
+        read.map(Some).map_err(unreadable)
     }
 
     async fn get_whole(&self, key: &Key, limit: u64) -> Result<Option<Bytes>> {

@@ -83,7 +83,7 @@ fn every_schema_node_is_veleros_but_for_what_we_add() {
             }
         }
         for path in ours.keys().filter(|path| !velero.contains_key(*path)) {
-            let is_ours = matches!(kind, "Backup" | "Restore")
+            let is_ours = matches!(kind, "Backup" | "Restore" | "BackupStorageLocation")
                 && path.starts_with("status.conditions")
                 || kind == "Backup" && path.starts_with("status.freezeWindows");
             if !is_ours {

@@ -192,9 +192,19 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = duration)]
     backup_sync_period: Duration,
 
+    /// Maximum number of Backups that one storage location brings into the cluster, from other clusters or
+    /// after a loss; 0 is no limit
+    #[arg(long, value_name = "COUNT", default_value = "10000")]
+    backup_sync_limit: usize,
+
     /// How often the deletion of a backup that has expired is tried again; 0 is 60m
     #[arg(long, value_name = "DURATION", default_value = "60m", value_parser = duration)]
     garbage_collection_frequency: Duration,
+
+    /// Maximum number of expired backups that are deleted within an hour, or a tenth of all backups if that is
+    /// more; 0 is no limit
+    #[arg(long, value_name = "COUNT", default_value = "100")]
+    garbage_collection_limit: usize,
 
     /// Leave out what would be due at once when a schedule is created, if it does not say
     #[arg(long, value_name = "BOOL", default_value = "false", num_args = 0..=1,
@@ -294,6 +304,8 @@ fn options(args: Args) -> Options {
             .unwrap_or_default(),
         volume_group_snapshot_label_key: args.volume_group_snapshot_label_key,
         backup_sync_period: args.backup_sync_period,
+        backup_sync_limit: args.backup_sync_limit,
+        garbage_collection_limit: args.garbage_collection_limit,
         garbage_collection_frequency: match args.garbage_collection_frequency {
             Duration::ZERO => defaults.garbage_collection_frequency,
             frequency => frequency,

@@ -22,6 +22,7 @@
 
 mod deletion;
 mod plan;
+mod secrets;
 mod sight;
 mod unit;
 
@@ -42,7 +43,8 @@ use crate::report::Report;
 use crate::resource::{Resource, Resources};
 use deletion::Deletion;
 pub use plan::Content;
-pub(super) use plan::{are_bound, contents, hints_at, snapshot_of, taken_by, undecided};
+pub(super) use plan::{are_bound, contents, hints_at, read, snapshot_of, taken_by, undecided};
+use secrets::Classes;
 use unit::{Shape, Unit, units};
 
 /// How many snapshots are deleted at a time.
@@ -83,17 +85,19 @@ impl Kinds {
     }
 }
 
-/// Whether somebody can delete CSI snapshots, or all that would be left, and why.
-pub async fn ready(cluster: &dyn Cluster, doomed: &[Content]) -> Result<(), Vec<String>> {
+/// Whether somebody can delete CSI snapshots, or all that would be left, and why. Writes into each with which Secret
+/// of this cluster it is deleted.
+pub async fn ready(cluster: &dyn Cluster, doomed: &mut [Content]) -> Result<(), Vec<String>> {
     if doomed.is_empty() {
         return Ok(());
     }
     let look = async {
         let resources = discover(cluster).await?;
         let drivers = drivers::installed(cluster, &resources).await?;
-        Ok::<_, cluster::Error>((Kinds::of(&resources), drivers))
+        let classes = Classes::read(cluster, &resources).await?;
+        Ok::<_, cluster::Error>((Kinds::of(&resources), drivers, classes))
     };
-    let (kinds, drivers) = match look.await {
+    let (kinds, drivers, classes) = match look.await {
         Ok(found) => found,
         Err(error) => {
             return Err(vec![format!(
@@ -131,6 +135,7 @@ pub async fn ready(cluster: &dyn Cluster, doomed: &[Content]) -> Result<(), Vec<
             some(&of_groups)
         ));
     }
+    reasons.extend(classes.settle(doomed));
     if reasons.is_empty() { Ok(()) } else { Err(reasons) }
 }
 

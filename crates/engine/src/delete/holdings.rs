@@ -6,7 +6,7 @@ use bowline_api::{Backup, DataUpload, PodVolumeBackup, VolumePluginBackup};
 use bowline_store::file::{
     BackupVolumeInfo, CsiVolumeSnapshotContents, CsiVolumeSnapshots, Own, Snapshot, VolumeOperation,
 };
-use bowline_store::{BackupName, BackupStore};
+use bowline_store::{BackupName, BackupStore, decode};
 use serde_json::Value;
 
 use super::csi;
@@ -18,6 +18,8 @@ use crate::restore::download::{self, DownloadError};
 pub struct Holdings {
     /// The commit record; none if there is none that can be read.
     pub record: Option<Backup>,
+    /// Whether there is one that says that it is of something else.
+    pub is_of_another: bool,
     /// The snapshots that plugins took.
     pub snapshots: Vec<Snapshot>,
     /// What plugins do with snapshots, or did.
@@ -41,18 +43,31 @@ pub struct Holdings {
 #[derive(Debug, thiserror::Error)]
 #[error("error getting backup's {what}")]
 pub struct LookError {
-    what: &'static str,
-    source: bowline_store::Error,
+    pub(super) what: &'static str,
+    pub(super) source: bowline_store::Error,
+}
+
+impl LookError {
+    /// Whether a file is there, and not what it should be.
+    pub fn is_unreadable(&self) -> bool {
+        matches!(self.source, bowline_store::Error::Unreadable { .. })
+    }
 }
 
 /// Looks into the bucket. Files that are not there say nothing; one that cannot be read may say
 /// anything.
 pub async fn look(store: &BackupStore, name: &BackupName) -> Result<Holdings, LookError> {
     let failed = |what| move |source| LookError { what, source };
-    let record = match store.backup(name).await {
-        Ok(record) => record,
+    let (record, is_of_another) = match store.backup(name).await {
+        Ok(record) => (record, false),
+        // Whatever it is, it is not this backup's.
+        Err(bowline_store::Error::Unreadable { source: decode::Error::Other { .. }, .. }) => {
+            (None, true)
+        }
         // Nobody takes it for a backup. The other files count.
-        Err(error @ bowline_store::Error::Unreadable { .. }) if !error.is_retryable() => None,
+        Err(error @ bowline_store::Error::Unreadable { .. }) if !error.is_retryable() => {
+            (None, false)
+        }
         Err(error) => return Err(failed("record")(error)),
     };
     let snapshots = store.get(name).await.map_err(failed("volume snapshots"))?;
@@ -68,6 +83,7 @@ pub async fn look(store: &BackupStore, name: &BackupName) -> Result<Holdings, Lo
     let (csi_contents, csi_undecided) = sort(name, contents.0, |content| find(content).cloned());
     Ok(Holdings {
         record,
+        is_of_another,
         snapshots: snapshots.unwrap_or_default(),
         operations: own.unwrap_or_default().volume_operations,
         volumes,

@@ -27,8 +27,8 @@ pub struct Facts<'a> {
     pub is_held: bool,
     /// The location that the backup names.
     pub location: &'a Lookup<BackupStorageLocation>,
-    /// How long ago it was asked for.
-    pub asked: Duration,
+    /// How long ago the backup was asked to stop because of the request; none if it was not.
+    pub stopping: Option<Duration>,
 }
 
 /// What is to be done about it.
@@ -124,7 +124,8 @@ fn check(facts: &Facts<'_>) -> Result<Verdict, Refusal> {
     }
     match is_over {
         true => Ok(Verdict::Go(Scope::Everything)),
-        false if facts.asked < PATIENCE => Ok(Verdict::Wait),
+        // Not since the request was made: it may have waited for its turn.
+        false if facts.stopping.is_none_or(|since| since < PATIENCE) => Ok(Verdict::Wait),
         false => Err(Refusal::InProgress),
     }
 }
@@ -177,8 +178,15 @@ mod tests {
     }
 
     fn facts<'a>(backup: &'a Backup, location: &'a Lookup<BackupStorageLocation>) -> Facts<'a> {
-        let asked = Duration::from_secs(1);
-        Facts { name: "b", uid: Some("u"), backup: Some(backup), is_held: false, location, asked }
+        let stopping = Some(Duration::from_secs(1));
+        Facts {
+            name: "b",
+            uid: Some("u"),
+            backup: Some(backup),
+            is_held: false,
+            location,
+            stopping,
+        }
     }
 
     #[test]
@@ -207,9 +215,11 @@ mod tests {
     #[test]
     fn nobody_waits_for_ever() {
         let (backup, location) = (backup("InProgress", "l"), usable());
-        let asked = |asked| judge(&Facts { asked, ..facts(&backup, &location) });
-        assert_eq!(asked(PATIENCE.saturating_sub(Duration::from_secs(1))), Verdict::Wait);
-        assert_eq!(asked(PATIENCE), Verdict::Refuse(Refusal::InProgress));
+        let asked = |stopping| judge(&Facts { stopping, ..facts(&backup, &location) });
+        assert_eq!(asked(Some(PATIENCE.saturating_sub(Duration::from_secs(1)))), Verdict::Wait);
+        assert_eq!(asked(Some(PATIENCE)), Verdict::Refuse(Refusal::InProgress));
+        // One that was never asked to stop is asked first, however old the request is.
+        assert_eq!(asked(None), Verdict::Wait);
     }
 
     #[test]

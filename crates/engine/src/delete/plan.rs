@@ -51,7 +51,8 @@ pub struct Doomed {
 
 /// What is to be deleted of a backup, or all that would be left without a record.
 pub fn plan(backup: &Backup, holdings: &Holdings) -> Result<Plan, Vec<String>> {
-    if holdings.record.as_ref().map(|record| whose(backup, record)) == Some(Files::OfAnother) {
+    let whose = holdings.record.as_ref().map(|record| whose(backup, record));
+    if holdings.is_of_another || whose == Some(Files::OfAnother) {
         return Ok(Plan { files: Files::OfAnother, snapshots: Vec::new(), csi: Vec::new() });
     }
     let mut reasons = Vec::new();

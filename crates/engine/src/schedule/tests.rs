@@ -33,6 +33,8 @@ fn a_backup_is_due_once_its_time_has_passed_and_what_was_missed_is_made_up_for_o
     let skipped_long_ago =
         json!({"lastBackup": "2026-01-10T03:00:00Z", "lastSkipped": "2026-01-09T09:00:00Z"});
     let in_the_future = json!({"lastBackup": "2026-03-01T00:00:00Z"});
+    let skipped_in_the_future = json!({"lastSkipped": "2026-03-01T00:00:00Z"});
+    let in_a_minute = json!({"lastBackup": "2026-01-15T03:00:10Z"});
     let (make, wait) = (|time| Verdict::Make(at(time)), |time| Verdict::Wait(at(time)));
     for (status, now, expected) in [
         (&never, "2026-01-10T00:00:00Z", wait("2026-01-10T03:00:00Z")),
@@ -45,7 +47,11 @@ fn a_backup_is_due_once_its_time_has_passed_and_what_was_missed_is_made_up_for_o
         (&ran, "2026-01-15T04:00:00Z", make("2026-01-15T03:00:00Z")),
         (&skipped, "2026-01-11T10:00:00Z", wait("2026-01-12T03:00:00Z")),
         (&skipped_long_ago, "2026-01-11T10:00:00Z", make("2026-01-11T03:00:00Z")),
-        (&in_the_future, "2026-01-15T04:00:00Z", wait("2026-03-01T03:00:00Z")),
+        // A clock was ahead. It goes on all the same, and not when that time has come.
+        (&in_the_future, "2026-01-15T04:00:00Z", make("2026-01-15T03:00:00Z")),
+        (&skipped_in_the_future, "2026-01-15T04:00:00Z", make("2026-01-15T03:00:00Z")),
+        // Clocks differ a little.
+        (&in_a_minute, "2026-01-15T02:59:30Z", wait("2026-01-16T03:00:00Z")),
     ] {
         let schedule = schedule(&json!({}), status);
         assert_eq!(decide(&schedule, &TimeZone::UTC, false, at(now)), expected, "{status} {now}");

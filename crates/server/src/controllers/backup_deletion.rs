@@ -10,10 +10,16 @@
 //! 5. its files go, the record last;
 //! 6. the Backup goes, and then all requests for it.
 //!
+//! A request that [retention](super::gc) made is not fulfilled while the backup is being restored, which is looked at once
+//! more right before step 1, and after it: from then on no restore begins. What another backup names is kept
+//! ([`elsewhere`]). A deletion that was begun several times without an end is given up: something in the bucket may end the
+//! server.
+//!
 //! What fails stays in the request, which is `Processed` then and is removed after a day, as in Velero.
 //! A new request tries all of it again. So does a server that finds a request `InProgress` when it starts.
 
 mod belongings;
+mod elsewhere;
 mod remove;
 mod step;
 mod turns;
@@ -29,7 +35,7 @@ use bowline_api::{
 use bowline_engine::backup::request::Lookup;
 use bowline_engine::cluster::ApiServer;
 use bowline_engine::delete::{
-    self, Deadlines, Ended, Facts, Files, Job, Opened, Plan, Scope, Verdict,
+    self, Deadlines, Ended, Facts, Files, Job, Kept, Opened, Plan, Scope, Verdict,
 };
 use bowline_engine::point::{self, Point};
 use bowline_store::{BackupName, BackupStore};
@@ -39,18 +45,20 @@ use kube::{Api, ResourceExt as _};
 use serde_json::json;
 use tracing::Instrument as _;
 
+use self::elsewhere::Elsewhere;
 use self::step::Step;
 use self::turns::Turns;
+use super::gc::in_use;
 use super::lookup::{lookup, open, told};
 use super::operations::is_canceled;
 use super::period::Due;
 use super::{run, timed};
 use crate::events::Milestone;
 use crate::metrics::Deletion;
-use crate::patch;
 use crate::server::{Context, Error};
 use crate::story::{one_line, shorten};
 use crate::watch::{Next, Watch};
+use crate::{patch, unlisted};
 
 /// How many backups are deleted at a time.
 const AT_ONCE: u16 = 8;
@@ -58,6 +66,8 @@ const AT_ONCE: u16 = 8;
 const STOPPING: Duration = Duration::from_secs(1);
 /// When to look again for a backup that another request is at.
 const TAKEN: Duration = Duration::from_secs(2);
+/// How often a deletion is begun whose end nobody has seen.
+const ATTEMPTS: u32 = 4;
 /// What Velero puts before whatever keeps it from beginning.
 const FAILED: &str = "backup deletion failed";
 
@@ -66,7 +76,8 @@ pub async fn run(context: Arc<Context>) -> Result<(), Error> {
     let watch = Watch::new(context.api::<DeleteBackupRequest>()).concurrency(AT_ONCE);
     let stop = context.stop.clone();
     let (requests, turns) = (watch.store(), Turns::default());
-    let controller = Arc::new(Controller { context, requests, turns });
+    let elsewhere = Elsewhere::default();
+    let controller = Arc::new(Controller { context, requests, turns, elsewhere });
     let work = move |request: Arc<DeleteBackupRequest>| {
         let controller = Arc::clone(&controller);
         async move { controller.reconcile(&request).await }
@@ -86,6 +97,7 @@ struct Controller {
     /// All requests, as far as the watch knows.
     requests: Store<DeleteBackupRequest>,
     turns: Turns,
+    elsewhere: Elsewhere,
 }
 
 /// A backup that is going.
@@ -157,7 +169,7 @@ impl Controller {
             backup: backup.as_ref(),
             is_held: uid.is_some_and(|uid| context.runs.uids().contains(&uid)),
             location: &location,
-            asked: step::age(request, Timestamp::now()),
+            stopping: step::stopping(request, Timestamp::now()),
         };
         match (delete::judge(&facts), backup, name) {
             (Verdict::Go(Scope::Everything), Some(backup), Some(name)) => {
@@ -170,6 +182,7 @@ impl Controller {
             }
             (Verdict::Wait, Some(backup), _) => {
                 cancel(&backups, &backup).await?;
+                self.note_stopping(request).await?;
                 Ok(Next::Again(STOPPING))
             }
             (Verdict::Refuse(refusal), backup, _) => {
@@ -190,10 +203,21 @@ impl Controller {
     ) -> Result<Next, Failure> {
         let Controller { context, .. } = self;
         let uid = backup.uid();
+        let attempts = step::attempts(request);
+        if attempts >= ATTEMPTS {
+            return self.give_up(request, &backup, attempts).await;
+        }
+        // Before anything is read: that alone may end the server.
+        self.note_attempts(request, attempts + 1).await?;
         let going = match self.prepare(&backup, &name, location).await? {
             Ok(going) => going,
             Err(reasons) => return self.refuse(request, Some(&backup), reasons).await,
         };
+        let before = backup.status.as_ref().and_then(|status| status.phase.clone());
+        let may_be_used = step::yields_to_restores(request, before.as_ref());
+        if may_be_used && let Some(reason) = self.in_use(&backup).await? {
+            return self.refuse(request, None, vec![reason]).await;
+        }
         // From here on the request says which Backup it is for: another may have the name after it.
         self.begin(request, &backup).await?;
         if going.plan.files == Files::OfAnother {
@@ -205,6 +229,12 @@ impl Controller {
         let Some(backup) = patch::patch_status_of(&context.api(), &backup, change).await? else {
             return self.forget(request, uid.as_deref()).await;
         };
+        // Whoever saw the backup before it said so may have begun a restore.
+        if may_be_used && let Some(reason) = self.in_use(&backup).await? {
+            let change = json!({ "phase": before });
+            patch::patch_status_of(&context.api(), &backup, change).await?;
+            return self.refuse(request, None, vec![reason]).await;
+        }
         tracing::info!("the backup is being deleted");
         let schedule = backup.labels().get(label::SCHEDULE_NAME).cloned().unwrap_or_default();
         context.metrics.deletion(&schedule, Deletion::Attempt);
@@ -222,8 +252,73 @@ impl Controller {
                 context.metrics.deletion(&schedule, Deletion::Failure);
                 self.answer(request, Some(&going.backup), errors).await
             }
-            // The next server finds it in progress.
-            Ended::Stopped => Ok(Next::Done),
+            // The next server finds it in progress. Nothing has ended this one but whoever asked it to.
+            Ended::Stopped => {
+                self.note_attempts(request, attempts).await?;
+                Ok(Next::Done)
+            }
+        }
+    }
+
+    /// Why a request of retention is not fulfilled: the backup is being restored.
+    async fn in_use(&self, backup: &Backup) -> kube::Result<Option<String>> {
+        let restore = in_use(&self.context.api(), backup).await?;
+        Ok(restore.map(|restore| {
+            format!("the backup has expired and is in use by restore {restore}; retention tries again later")
+        }))
+    }
+
+    /// Answers a request whose deletion was begun too often.
+    async fn give_up(
+        &self,
+        request: &DeleteBackupRequest,
+        backup: &Backup,
+        attempts: u32,
+    ) -> Result<Next, Failure> {
+        // Retention would ask again in an hour. Whoever asks by hand has looked.
+        let annotations = json!({ annotation::RETENTION_GAVE_UP: "true" });
+        let change = json!({ "metadata": { "uid": backup.uid(), "annotations": annotations } });
+        let api = self.context.api::<Backup>();
+        match patch::patch(&api, &backup.name_any(), None, change).await {
+            Err(error) if !patch::is_missing(&error) => return Err(error.into()),
+            _ => {}
+        }
+        let reason = format!(
+            "the server has ended {attempts} times while it deleted the backup; look at its files in the \
+             bucket, and at the memory of the server, before you ask again"
+        );
+        self.refuse(request, Some(backup), vec![reason]).await
+    }
+
+    /// Notes on a request how often its deletion was begun.
+    async fn note_attempts(
+        &self,
+        request: &DeleteBackupRequest,
+        attempts: u32,
+    ) -> kube::Result<()> {
+        self.annotate(request, annotation::DELETION_ATTEMPTS, &attempts.to_string()).await
+    }
+
+    /// Notes on a request since when its backup is asked to stop, once.
+    async fn note_stopping(&self, request: &DeleteBackupRequest) -> kube::Result<()> {
+        if request.annotations().contains_key(annotation::STOP_ASKED) {
+            return Ok(());
+        }
+        self.annotate(request, annotation::STOP_ASKED, &Timestamp::now().to_string()).await
+    }
+
+    async fn annotate(
+        &self,
+        request: &DeleteBackupRequest,
+        key: &str,
+        value: &str,
+    ) -> kube::Result<()> {
+        let annotations = json!({ key: value });
+        let change = json!({ "metadata": { "uid": request.uid(), "annotations": annotations } });
+        let api = self.context.api::<DeleteBackupRequest>();
+        match patch::patch(&api, &request.name_any(), None, change).await {
+            Err(error) if !patch::is_missing(&error) => Err(error),
+            _ => Ok(()),
         }
     }
 
@@ -259,12 +354,25 @@ impl Controller {
         holdings.pod_volume_backups.extend(found.pod_volume_backups);
         holdings.volume_plugin_backups.extend(found.volume_plugin_backups);
         holdings.data_uploads.extend(found.data_uploads);
-        let plan = match delete::plan(backup, &holdings) {
+        let mut plan = match delete::plan(backup, &holdings) {
             Ok(plan) => plan,
             Err(reasons) => return Ok(Err(reasons)),
         };
+        let missing = unlisted::against_deletion(context.host.registry().unlisted());
+        if plan.files == Files::Own && !missing.is_empty() {
+            return Ok(Err(missing));
+        }
+        if !plan.snapshots.is_empty() || !plan.csi.is_empty() {
+            let elsewhere = match told(self.elsewhere.than(context, backup).await)? {
+                Ok(Ok(elsewhere)) => elsewhere,
+                Ok(Err(reason)) | Err(reason) => return no(reason),
+            };
+            for Kept { snapshot, by } in delete::keep_shared(&mut plan, &elsewhere) {
+                tracing::warn!(snapshot, "stays, since backup {by} names it as well");
+            }
+        }
         let cluster = ApiServer::new(context.client.clone(), context.options.client_page_size);
-        if let Err(reasons) = delete::ready(&cluster, &plan.csi).await {
+        if let Err(reasons) = delete::ready(&cluster, &mut plan.csi).await {
             return Ok(Err(reasons));
         }
         let deadlines = Deadlines::default();

@@ -25,11 +25,24 @@ use crate::{locations, patch};
 
 /// How many locations are checked at a time.
 const AT_ONCE: u16 = 8;
+/// The pause before an API server that did not answer at the start is asked again.
+const RETRY: Duration = Duration::from_secs(2);
 
 /// Checks locations until asked to stop.
 pub async fn run(context: Arc<Context>) -> Result<(), Error> {
     let api = context.api();
-    mark_default(&api, &context.options.default_backup_storage_location).await?;
+    let default = &context.options.default_backup_storage_location;
+    while let Err(error) = mark_default(&api, default).await {
+        tracing::warn!(error = one_line(&error), "cannot find out which location is the default");
+        // It is the same the next time; all else works without.
+        if patch::is_refused(&error) {
+            break;
+        }
+        tokio::select! {
+            () = context.stop.cancelled() => return Ok(()),
+            () = tokio::time::sleep(RETRY) => {}
+        }
+    }
     let watch = Watch::new(api.clone()).concurrency(AT_ONCE);
     context.metrics.see(Source::Locations(watch.store()));
     let stop = context.stop.clone();
@@ -49,10 +62,8 @@ pub async fn run(context: Arc<Context>) -> Result<(), Error> {
 
 /// Marks the location that the server calls the default, if it is there and no other is marked.
 /// Done once: what users unmark later stays so.
-async fn mark_default(api: &Api<BackupStorageLocation>, name: &str) -> Result<(), Error> {
-    let listed = api.list(&ListParams::default()).await;
-    let failed = |error| Error::unreachable("list the storage locations", error);
-    let locations = listed.map_err(failed)?.items;
+async fn mark_default(api: &Api<BackupStorageLocation>, name: &str) -> kube::Result<()> {
+    let locations = api.list(&ListParams::default()).await?.items;
     if !wants_mark(&locations, name) {
         return Ok(());
     }

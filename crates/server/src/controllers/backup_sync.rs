@@ -10,18 +10,26 @@
 //! - **A bucket gives no orders.** Only a backup that has ended is taken in, without its hooks, its
 //!   finalizers and owners that are not here: nobody who can write a bucket can make the server run
 //!   something. The same goes for its PodVolumeBackups and VolumePluginBackups.
+//! - **A bucket fills no cluster, and ends no server.** How much a location may bring in is [limited](quota). What is
+//!   about to be read is [noted](attempts), so that a file that ends the server is passed over the next time.
+//! - **It is said how it went**, in the [conditions](told) of the location. `lastSyncedTime` is when it last went well.
 //! - **A kill loses nothing.** A Backup carries [`INCOMPLETE`] until what belongs to it is there, and
 //!   the next round goes on with it.
 
+mod attempts;
 mod import;
 mod orphan;
+mod quota;
+mod told;
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bowline_api::location::LocationPhase;
-use bowline_api::{Backup, BackupStorageLocation, PodVolumeBackup, Schedule, VolumePluginBackup};
+use bowline_api::{
+    Backup, BackupStorageLocation, PodVolumeBackup, Schedule, VolumePluginBackup, annotation,
+};
 use bowline_store::{BackupName, BackupStore};
 use futures::{StreamExt as _, stream};
 use jiff::Timestamp;
@@ -32,9 +40,13 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
+use self::attempts::{Attempts, Batches};
 use self::import::{Child, Place, Verdict};
 use self::orphan::Orphans;
+use self::quota::{CHILDREN, OverQuota, Quota};
+use self::told::SyncOutcome;
 use super::period::{self, Due};
+use crate::events::Milestone;
 use crate::server::{Context, Error};
 use crate::story::one_line;
 use crate::watch::{Next, Watch};
@@ -46,7 +58,9 @@ pub const INCOMPLETE: &str = "bowline.io/sync-incomplete";
 /// How many locations are looked at at a time.
 const AT_ONCE: u16 = 4;
 /// How many backups of a location are taken in at a time.
-const BACKUPS_AT_ONCE: usize = 8;
+const BACKUPS_AT_ONCE: usize = 4;
+/// How many are noted at a time as about to be read.
+const NOTED_AT_ONCE: usize = 32;
 /// How many Backups are listed at a time.
 const PAGE: u32 = 500;
 /// How many complaints are remembered, so as not to repeat them each minute.
@@ -73,9 +87,12 @@ enum Failure {
     Open(#[from] locations::Error),
     #[error("cannot list the backups in the location")]
     ListStore(#[source] bowline_store::Error),
-    #[error("cannot note when the location was looked at")]
+    #[error("cannot note how looking at the location went")]
     Note(#[source] kube::Error),
 }
+
+/// A backup that is to be taken in, with the Backup of an earlier try.
+type Wanted = (BackupName, Option<Backup>);
 
 /// Why a backup could not be taken in.
 #[derive(Debug, thiserror::Error)]
@@ -90,6 +107,10 @@ enum NotTaken {
     ReadChildren(String, #[source] bowline_store::Error),
     #[error("the {0} `{1}` cannot be created")]
     CreateChild(String, String, #[source] kube::Error),
+    #[error("its {0}s cannot be counted")]
+    CountChildren(String, #[source] kube::Error),
+    #[error(transparent)]
+    OverQuota(#[from] OverQuota),
     #[error("the Backup cannot be marked as complete")]
     Mark(#[source] kube::Error),
 }
@@ -115,18 +136,48 @@ impl Controller {
         if status.and_then(|status| status.phase.as_ref()) != Some(&LocationPhase::Available) {
             return Ok(Next::Done);
         }
-        self.sync(location).await?;
-        let name = location.name_any();
-        let note = json!({"lastSyncedTime": patch::to_the_second(Timestamp::now())});
-        let api = self.context.api::<BackupStorageLocation>();
-        match patch::patch_status(&api, &name, None, note).await {
-            Err(error) if patch::is_missing(&error) => return Ok(Next::Done),
-            noted => noted.map_err(Failure::Note)?,
+        let synced = self.sync(location).await;
+        let outcome = match &synced {
+            Ok(left_out) => SyncOutcome::Done(left_out.clone()),
+            Err(failure) => SyncOutcome::Failed(one_line(failure)),
         };
-        Ok(period.map_or(Next::Done, Next::Again))
+        self.note(location, &outcome).await?;
+        synced.map(|_| period.map_or(Next::Done, Next::Again))
     }
 
-    async fn sync(&self, location: &BackupStorageLocation) -> Result<(), Failure> {
+    /// Writes how a sync went.
+    async fn note(
+        &self,
+        location: &BackupStorageLocation,
+        outcome: &SyncOutcome,
+    ) -> Result<(), Failure> {
+        let before = location.status.clone().unwrap_or_default().conditions;
+        let now = Timestamp::now();
+        let conditions = told::conditions(&before, &location.spec, outcome, now);
+        let mut note = json!({});
+        if let Some(conditions) = &conditions {
+            note["conditions"] = json!(conditions);
+        }
+        if let SyncOutcome::Done(_) = outcome {
+            note["lastSyncedTime"] = json!(patch::to_the_second(now));
+        } else if conditions.is_some() {
+            self.context.events.tell(location, Milestone::NotSynced).await;
+        } else {
+            return Ok(());
+        }
+        let api = self.context.api::<BackupStorageLocation>();
+        match patch::patch_status(&api, &location.name_any(), None, note).await {
+            Err(error) if patch::is_missing(&error) => Ok(()),
+            noted => noted.map(drop).map_err(Failure::Note),
+        }
+    }
+
+    /// Brings cluster and location in step. Returns the backups that are left out though they should not be, with the
+    /// reasons.
+    async fn sync(
+        &self,
+        location: &BackupStorageLocation,
+    ) -> Result<Vec<(String, String)>, Failure> {
         let store = self.context.locations.open(location).await?;
         // In this order: see above.
         let cluster = self.backups().await.map_err(Failure::ListCluster)?;
@@ -149,34 +200,14 @@ impl Controller {
             let name = BackupName::new(backup.name_any()).ok()?;
             Some((name, Some(backup.clone())))
         });
-        let wanted: Vec<(BackupName, Option<Backup>)> = new.chain(incomplete).collect();
-        let (store, place) = (&store, &place);
-        let taken = stream::iter(wanted)
-            .map(|(name, begun)| async move {
-                let outcome = self.take(store, place, &name, begun).await;
-                (name, outcome)
-            })
-            .buffer_unordered(BACKUPS_AT_ONCE)
-            .collect::<Vec<_>>()
-            .await;
-        for (name, outcome) in taken {
-            match outcome {
-                Ok(None) => {
-                    tracing::info!(location = place.location, backup = %name, "taken in");
-                }
-                Ok(Some(reason)) => {
-                    if self.is_news(location, &format!("{name} {reason}")) {
-                        tracing::info!(location = place.location, backup = %name, reason, "left out");
-                    }
-                }
-                Err(error) => {
-                    let error = one_line(&error);
-                    if self.is_news(location, &format!("{name} {error}")) {
-                        tracing::warn!(location = place.location, backup = %name, error, "left out");
-                    }
-                }
-            }
-        }
+        let wanted: Vec<Wanted> = new.chain(incomplete).collect();
+        // Measuring them all is for when something is to be brought in.
+        let is_needed = !wanted.is_empty();
+        let is_of_location =
+            |one: &&Backup| is_needed && one.spec.storage_location == place.location;
+        let of_location = cluster.iter().filter(is_of_location);
+        let quota = Quota::new(self.context.options.backup_sync_limit, of_location);
+        let left_out = self.take_all(location, &store, &place, wanted, &listed, &quota).await?;
         let has_others = !listing.strange.is_empty();
         match orphan::find(&cluster, place.location, &listed, has_others, began) {
             Orphans::Remove(orphans) => self.remove(orphans).await,
@@ -186,7 +217,95 @@ impl Controller {
                 "the location is empty: its Backups are kept; is it mounted, and the right one?"
             ),
         }
-        Ok(())
+        Ok(left_out)
+    }
+
+    /// Takes backups in, a few at a time. Returns those that are left out though they should not be.
+    async fn take_all(
+        &self,
+        location: &BackupStorageLocation,
+        store: &BackupStore,
+        place: &Place<'_>,
+        wanted: Vec<Wanted>,
+        listed: &BTreeSet<&str>,
+        quota: &Quota,
+    ) -> Result<Vec<(String, String)>, Failure> {
+        let mut attempts = Attempts::of(location);
+        attempts.keep_only(listed);
+        let mut left_out = Vec::new();
+        let mut complain = |name: &str, reason: String| {
+            if self.is_news(location, &format!("{name} {reason}")) {
+                tracing::warn!(location = place.location, backup = name, reason, "left out");
+            }
+            left_out.push((name.to_owned(), reason));
+        };
+        let Batches { batches, given_up } =
+            attempts.batches(wanted, |(name, _)| name.as_str(), NOTED_AT_ONCE);
+        for (name, _) in given_up {
+            let reason = format!(
+                "the server has ended each time it read it; delete its files, or try again by removing \
+                 the annotation {} of the location",
+                annotation::SYNC_ATTEMPTS
+            );
+            complain(name.as_str(), reason);
+        }
+        let mut noted = location.annotations().get(annotation::SYNC_ATTEMPTS).cloned();
+        for batch in batches {
+            if self.context.stop.is_cancelled() {
+                break;
+            }
+            let names: Vec<String> = batch.iter().map(|(name, _)| name.to_string()).collect();
+            attempts.begin(names.iter().map(String::as_str));
+            self.note_attempts(location, &attempts, &mut noted).await?;
+            let taken = stream::iter(batch)
+                .map(|(name, begun)| async move {
+                    let outcome = self.take(store, place, &name, begun, quota).await;
+                    (name, outcome)
+                })
+                .buffer_unordered(BACKUPS_AT_ONCE)
+                .collect::<Vec<_>>()
+                .await;
+            attempts.end(names.iter().map(String::as_str));
+            for (name, outcome) in taken {
+                match outcome {
+                    Ok(None) => {
+                        tracing::info!(location = place.location, backup = %name, "taken in");
+                    }
+                    Ok(Some(reason)) => {
+                        if self.is_news(location, &format!("{name} {reason}")) {
+                            tracing::info!(
+                                location = place.location, backup = %name, reason, "left out"
+                            );
+                        }
+                    }
+                    Err(error) => complain(name.as_str(), one_line(&error)),
+                }
+            }
+        }
+        self.note_attempts(location, &attempts, &mut noted).await?;
+        Ok(left_out)
+    }
+
+    /// Notes on the location what is about to be read, if that is not what is noted.
+    async fn note_attempts(
+        &self,
+        location: &BackupStorageLocation,
+        attempts: &Attempts,
+        noted: &mut Option<String>,
+    ) -> Result<(), Failure> {
+        let wanted = attempts.written();
+        if wanted == *noted {
+            return Ok(());
+        }
+        let change = json!({"metadata": {"annotations": {annotation::SYNC_ATTEMPTS: wanted}}});
+        let api = self.context.api::<BackupStorageLocation>();
+        match patch::patch(&api, &location.name_any(), None, change).await {
+            Err(error) if !patch::is_missing(&error) => Err(Failure::Note(error)),
+            _ => {
+                *noted = wanted;
+                Ok(())
+            }
+        }
     }
 
     /// Takes one backup in, or says why not. `begun` is the Backup of an earlier try.
@@ -196,11 +315,12 @@ impl Controller {
         place: &Place<'_>,
         name: &BackupName,
         begun: Option<Backup>,
+        quota: &Quota,
     ) -> Result<Option<String>, NotTaken> {
         let api = self.context.api::<Backup>();
         let backup = match begun {
             Some(backup) => Ok(backup),
-            None => self.create(store, place, name).await?,
+            None => self.create(store, place, name, quota).await?,
         };
         let backup = match backup {
             Ok(backup) => backup,
@@ -221,6 +341,7 @@ impl Controller {
         store: &BackupStore,
         place: &Place<'_>,
         name: &BackupName,
+        quota: &Quota,
     ) -> Result<Result<Backup, String>, NotTaken> {
         let Some(record) = store.backup(name).await.map_err(NotTaken::Read)? else {
             return Ok(Err("it has no record: it is being written, or deleted".to_owned()));
@@ -230,6 +351,7 @@ impl Controller {
             Verdict::Skip(reason) => return Ok(Err(reason.to_string())),
             Verdict::Create(prepared) => prepared,
         };
+        quota.take(&prepared)?;
         match self.context.api::<Backup>().create(&patch::post_params(), &prepared).await {
             Ok(created) => Ok(Ok(created)),
             Err(error) if patch::is_taken(&error) => {
@@ -256,13 +378,26 @@ impl Controller {
         let read = store.get::<Vec<K>>(name).await;
         let children = read.map_err(|error| NotTaken::ReadChildren(kind.clone(), error))?;
         let api: Api<K> = self.context.api();
-        for child in children.into_iter().flatten() {
+        let children: Vec<K> = children.into_iter().flatten().collect();
+        if children.is_empty() {
+            return Ok(());
+        }
+        let here = match count(&api).await {
+            Ok(here) => here,
+            // Velero's definitions do not have our kinds.
+            Err(error) if patch::is_missing(&error) => return Ok(()),
+            Err(error) => return Err(NotTaken::CountChildren(kind, error)),
+        };
+        if here.saturating_add(children.len() as u64) > CHILDREN {
+            return Err(OverQuota::Children.into());
+        }
+        for child in children {
             let Some(child) = import::child(child, place, backup) else { continue };
+            quota::check_child(&child)?;
             let child_name = child.name_any();
             match api.create(&patch::post_params(), &child).await {
                 Ok(_) => {}
                 Err(error) if patch::is_taken(&error) => {}
-                // Velero's definitions do not have our kinds.
                 Err(error) if patch::is_missing(&error) => return Ok(()),
                 Err(error) => return Err(NotTaken::CreateChild(kind, child_name, error)),
             }
@@ -323,6 +458,16 @@ impl Controller {
         }
         told.insert((location.name_any(), complaint.to_owned()))
     }
+}
+
+/// How many objects of a kind there are, without reading them.
+async fn count<K>(api: &Api<K>) -> kube::Result<u64>
+where
+    K: Clone + Debug + DeserializeOwned,
+{
+    let page = api.list_metadata(&ListParams::default().limit(1)).await?;
+    let rest = page.metadata.remaining_item_count.unwrap_or_default();
+    Ok(u64::try_from(rest).unwrap_or_default() + page.items.len() as u64)
 }
 
 /// Whether a Backup of this location was taken in only in part.

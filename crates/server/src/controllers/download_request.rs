@@ -30,8 +30,8 @@ pub const ERROR: &str = "bowline.io/error";
 
 /// How many requests are answered at a time.
 const AT_ONCE: u16 = 8;
-/// How long a location that does not answer is asked again.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a location that does not answer is asked again. Command lines wait 30 s: the reason must be there before.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Answers requests until asked to stop.
 pub async fn run(context: Arc<Context>) -> Result<(), Error> {

@@ -6,26 +6,36 @@
 //!
 //! # Where it differs
 //! - A backup that has not ended is left alone, even if its time is over: to delete it would be to stop it.
-//! - So is one that is being restored: users may stop a restore by deleting its backup, a clock may not.
+//! - So is one that is being restored: users may stop a restore by deleting its backup, a clock may not. The request
+//!   says who made it ([`label::REQUESTED_BY`]), so that this is looked at again right before the work begins.
+//! - Nothing expires while the clocks of this server and of the API server differ, and only so many do in an
+//!   hour ([`Brake`]): what a wrong clock deletes nobody brings back. What is held has the Event `RetentionHeld`.
 //! - The name of a request follows from the Backup, so that two servers cannot make two.
 
+mod brake;
 mod step;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_api::{
-    Backup, BackupStorageLocation, DeleteBackupRequest, DeleteBackupRequestSpec, Restore, label,
+    Backup, BackupStorageLocation, DeleteBackupRequest, DeleteBackupRequestSpec, Restore,
+    annotation, label,
 };
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::ListParams;
+use kube::runtime::reflector::Store;
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
+use tokio::time::Instant;
 
+use self::brake::Brake;
 use self::step::{Obstacle, Step, decide, hindrance, pending, user_of};
 use super::lookup::lookup;
 use super::period::Due;
+use crate::clock::{Clocks, ClusterClock};
+use crate::events::{Events, Milestone};
 use crate::patch;
 use crate::server::{Context, Error};
 use crate::watch::{Next, Watch};
@@ -46,6 +56,10 @@ pub async fn run(context: Arc<Context>) -> Result<(), Error> {
         locations: context.api(),
         restores: context.api(),
         frequency,
+        all: watch.store(),
+        clock: ClusterClock::new(context.client.clone()),
+        brake: Brake::new(context.options.garbage_collection_limit),
+        events: context.events.clone(),
     });
     let work = move |backup: Arc<Backup>| {
         let controller = Arc::clone(&controller);
@@ -77,6 +91,11 @@ struct Controller {
     locations: Api<BackupStorageLocation>,
     restores: Api<Restore>,
     frequency: Duration,
+    /// All Backups, as far as the watch knows.
+    all: Store<Backup>,
+    clock: ClusterClock,
+    brake: Brake,
+    events: Events,
 }
 
 impl Controller {
@@ -86,12 +105,6 @@ impl Controller {
             // Clocks can be set, so it is never waited for long.
             Step::Expire(Due::In(rest)) => return Ok(Next::Again(rest.min(self.frequency))),
             Step::Expire(Due::Now) => {}
-        }
-        let restores = self.restores.list(&ListParams::default()).await;
-        let restores = restores.map_err(Failure::Restores)?.items;
-        if let Some(restore) = user_of(backup, &restores) {
-            tracing::info!(restore = restore.name_any(), "has expired, and is being restored");
-            return Ok(Next::Again(UNAVAILABLE.min(self.frequency)));
         }
         let location = match backup.spec.storage_location.as_str() {
             // One that was refused has none, and nothing in it.
@@ -111,7 +124,43 @@ impl Controller {
             tracing::debug!(?obstacle, "has expired and cannot be deleted");
             return Ok(Next::Again(self.frequency));
         }
+        if backup.annotations().contains_key(annotation::RETENTION_GAVE_UP) {
+            tracing::debug!("has expired, and the server has ended whenever it was deleted");
+            return Ok(Next::Done);
+        }
+        if let Some(restore) = in_use(&self.restores, backup).await.map_err(Failure::Restores)? {
+            tracing::info!(restore, "has expired, and is being restored");
+            return Ok(Next::Again(UNAVAILABLE.min(self.frequency)));
+        }
         self.request(backup).await
+    }
+
+    /// Says why a Backup must not be deleted for now though its time is over: when to look again.
+    async fn held(&self, backup: &Backup) -> Option<Duration> {
+        let pause = match self.clock.compare().await {
+            // One that does not say what time it is, behind a proxy, stops nothing by that.
+            Clocks::Agree | Clocks::Unknown => {
+                match self.brake.take(self.all.len(), Instant::now()) {
+                    Ok(()) => return None,
+                    Err(rest) => {
+                        tracing::warn!(
+                            "has expired, and is not deleted yet: as many as --garbage-collection-limit \
+                         allows were deleted within an hour"
+                        );
+                        rest
+                    }
+                }
+            }
+            Clocks::Differ(by) => {
+                tracing::warn!(
+                    "has expired, and is not deleted: the clock of the server differs by {by:#} from \
+                     that of the API server"
+                );
+                UNAVAILABLE
+            }
+        };
+        self.events.tell(backup, Milestone::RetentionHeld).await;
+        Some(pause.clamp(UNAVAILABLE.min(self.frequency), self.frequency))
     }
 
     /// Asks for the deletion, if nobody has, and not too often.
@@ -126,12 +175,16 @@ impl Controller {
             Due::In(rest) => return Ok(Next::Again(rest.min(self.frequency))),
             Due::Now => {}
         }
+        if let Some(pause) = self.held(backup).await {
+            return Ok(Next::Again(pause));
+        }
         let request_name = format!("{name}-{}", uid.get(..8).unwrap_or(&uid));
         // One that was answered has the name; what it said is told again if it is still so.
         for old in requests.iter().filter(|old| old.name_any() == request_name) {
             patch::remove(&self.requests, old).await.map_err(Failure::Remove)?;
         }
-        let labels = [(label::BACKUP_NAME, name), (label::BACKUP_UID, uid)];
+        let by = (label::REQUESTED_BY, label::BY_RETENTION.to_owned());
+        let labels = [(label::BACKUP_NAME, name), (label::BACKUP_UID, uid), by];
         let labels = labels.map(|(key, value)| (key.to_owned(), value)).into_iter().collect();
         let metadata = ObjectMeta {
             name: Some(request_name),
@@ -164,6 +217,24 @@ impl Controller {
         match patch::patch(&self.backups, &backup.name_any(), None, change).await {
             Err(error) if !patch::is_missing(&error) => Err(Failure::Label(error)),
             _ => Ok(()),
+        }
+    }
+}
+
+/// How many Restores are listed at a time.
+const PAGE: u32 = 500;
+
+/// The name of a Restore of a Backup that is not over, if there is one.
+pub(super) async fn in_use(api: &Api<Restore>, backup: &Backup) -> kube::Result<Option<String>> {
+    let mut params = ListParams::default().limit(PAGE);
+    loop {
+        let page = api.list(&params).await?;
+        if let Some(restore) = user_of(backup, &page.items) {
+            return Ok(Some(restore.name_any()));
+        }
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok(None),
         }
     }
 }

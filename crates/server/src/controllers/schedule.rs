@@ -9,7 +9,7 @@
 //! A server that ends in between has not noted it. The next one comes to the same name, finds the Backup, and
 //! notes that. So no time is kept twice, and none is forgotten.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ use bowline_engine::schedule::{
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use kube::api::ListParams;
+use kube::runtime::reflector::Store;
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
@@ -30,17 +31,17 @@ use crate::server::{Context, Error};
 use crate::watch::{Next, Watch};
 
 /// How many Schedules are worked on at a time.
-const AT_ONCE: u16 = 4;
+const AT_ONCE: u16 = 8;
 /// The longest pause between two looks at a Schedule: clocks can be set.
 const LONGEST: Duration = Duration::from_mins(1);
 /// The shortest one.
 const SHORTEST: Duration = Duration::from_millis(10);
-/// When to look again at a Schedule whose last backup has not got far enough.
+/// When to look again at a Schedule whose last backup has not got far enough, if few have to wait.
 const HELD: Duration = Duration::from_secs(2);
+/// For each so many that wait all look half as often, so that none starves.
+const MANY: usize = 100;
 /// How many Backups are listed at a time.
 const PAGE: u32 = 500;
-/// For how many Schedules it is remembered what they wait for.
-const REMEMBERED: usize = 1000;
 
 /// Works until asked to stop.
 pub async fn run(context: Arc<Context>) -> Result<(), Error> {
@@ -55,6 +56,7 @@ pub async fn run(context: Arc<Context>) -> Result<(), Error> {
         skips: context.options.schedule_skip_immediately,
         local,
         waits_for: Mutex::default(),
+        all: watch.store(),
     });
     let work = move |schedule: Arc<Schedule>| {
         let controller = Arc::clone(&controller);
@@ -89,6 +91,8 @@ struct Controller {
     /// Which Backup a Schedule was seen to wait for. It is looked at alone until it has got far enough: a Schedule
     /// may have thousands.
     waits_for: Mutex<HashMap<String, String>>,
+    /// All Schedules, as far as the watch knows.
+    all: Store<Schedule>,
 }
 
 impl Controller {
@@ -150,7 +154,7 @@ impl Controller {
         now: Timestamp,
     ) -> Result<Next, Failure> {
         if self.still_waits(schedule).await? {
-            return Ok(Next::Again(HELD));
+            return Ok(Next::Again(held(self.waiting().len())));
         }
         let others = self.backups_of(schedule).await.map_err(Failure::List)?;
         let name = match naming(schedule, time, &others) {
@@ -167,7 +171,7 @@ impl Controller {
                     "is not past its items, so the next waits"
                 );
                 self.waits_for(schedule, other);
-                return Ok(Next::Again(HELD));
+                return Ok(Next::Again(held(self.waiting().len())));
             }
             if let Some(taken) = taken {
                 tracing::warn!(
@@ -201,9 +205,10 @@ impl Controller {
 
     fn waits_for(&self, schedule: &Schedule, other: &Backup) {
         let mut waiting = self.waiting();
-        if waiting.len() >= REMEMBERED {
-            // Some of them may be gone. Those that are not are looked up again.
-            waiting.clear();
+        // Those that are gone are forgotten, so that there are no more than Schedules.
+        if waiting.len() > self.all.len() {
+            let all: HashSet<String> = self.all.state().iter().map(|one| one.name_any()).collect();
+            waiting.retain(|name, _| all.contains(name));
         }
         waiting.insert(schedule.name_any(), other.name_any());
     }
@@ -292,9 +297,22 @@ fn pause(next: Timestamp, now: Timestamp) -> Duration {
     (rest + SHORTEST).min(LONGEST)
 }
 
+/// How long to wait for a backup, if so many Schedules wait for theirs.
+fn held(waiting: usize) -> Duration {
+    let times = u32::try_from(waiting / MANY).unwrap_or(u32::MAX).saturating_add(1);
+    HELD.saturating_mul(times).min(LONGEST)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_more_wait_the_less_often_each_looks() {
+        for (waiting, seconds) in [(0, 2), (99, 2), (100, 4), (1000, 22), (1_000_000, 60)] {
+            assert_eq!(held(waiting), Duration::from_secs(seconds), "{waiting}");
+        }
+    }
 
     #[test]
     fn the_status_is_written_only_when_it_says_something_else() {

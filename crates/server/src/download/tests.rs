@@ -145,7 +145,24 @@ fn links_begin_with_an_address_that_clients_can_use() {
         assert_eq!(base("0.0.0.0:80", Some(url)).unwrap(), "https://a.example/b/download");
     }
     assert!(base("0.0.0.0:80", None).unwrap_err().contains("--download-url"));
+    // Whole Secrets are in what is downloaded.
+    assert!(base("10.0.0.1:80", None).unwrap_err().contains("in plain text"));
+    assert!(base("0.0.0.0:80", Some("http://a.example")).unwrap_err().contains("in plain text"));
+    assert_eq!(base("127.0.0.1:80", Some("http://a")).unwrap(), "http://a/download");
     for url in ["a.example", "ftp://a", "http://", "http://a?b", "http://a#b"] {
         assert!(base("127.0.0.1:80", Some(url)).is_err(), "{url}");
     }
+}
+
+#[tokio::test]
+async fn connections_that_ask_for_nothing_keep_nobody_out() {
+    let server = Fixture::start(Limits::default(), b"content").await;
+    let mut idle = Vec::new();
+    for _ in 0..CONNECTIONS + 8 {
+        idle.push(TcpStream::connect(server.address).await.unwrap());
+    }
+    let path = format!("/download/{}", server.token("backups/b.gz", 60));
+    let asked = tokio::time::timeout(Duration::from_secs(5), server.get("GET", &path)).await;
+    let answer = asked.expect("it is answered before the idle ones have run out of time");
+    assert!(answer.contains("\r\ncontent\r\n"), "{answer}");
 }

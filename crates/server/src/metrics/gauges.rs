@@ -1,10 +1,11 @@
 //! What the resources of a namespace say, as numbers. Nothing here is remembered, so that a server that
 //! has just started, or taken over from another, tells the same as the one before it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_api::condition::SYNCED;
 use bowline_api::location::LocationPhase;
 use bowline_api::{Backup, BackupStorageLocation, Restore, Schedule, label};
 use bowline_engine::schedule::{parse, schedule_label};
@@ -90,6 +91,8 @@ pub(super) struct Gauges {
     pub(super) schedules: BTreeMap<String, OfSchedule>,
     /// Whether each location can be used; those that nobody has looked at are not there.
     pub(super) locations: BTreeMap<String, bool>,
+    /// Whether the backups of each were brought into the cluster when that was last tried.
+    pub(super) synced: BTreeMap<String, bool>,
 }
 
 /// What is told of the backups of a Schedule.
@@ -121,11 +124,62 @@ impl Default for OfSchedule {
     }
 }
 
+/// For so long the longest pause of a Schedule is remembered.
+const REMEMBERED: Duration = Duration::from_mins(10);
+/// For so many Schedules it is told.
+const INTERVALS_MAX: usize = 1024;
+
+/// The longest pauses of Schedules. To find one out takes up to a thousand searches, and is asked for with every scrape.
+#[derive(Debug, Default)]
+pub(super) struct Intervals(HashMap<String, Interval>);
+
+#[derive(Debug)]
+struct Interval {
+    expression: String,
+    at: Timestamp,
+    longest: Option<Duration>,
+}
+
+impl Intervals {
+    fn of(&mut self, schedule: &Schedule, local: &TimeZone, now: Timestamp) -> Option<Duration> {
+        if schedule.spec.paused {
+            return None;
+        }
+        let name = schedule.name_any();
+        let expression = &schedule.spec.schedule;
+        if let Some(known) = self.0.get(&name)
+            && known.expression == *expression
+            && Duration::try_from(now.duration_since(known.at)).is_ok_and(|age| age < REMEMBERED)
+        {
+            return known.longest;
+        }
+        if self.0.len() >= INTERVALS_MAX && !self.0.contains_key(&name) {
+            return None;
+        }
+        let longest = interval(schedule, local, now);
+        self.0.insert(name, Interval { expression: expression.clone(), at: now, longest });
+        longest
+    }
+
+    fn keep_only(&mut self, schedules: &[Arc<Schedule>]) {
+        if self.0.len() > schedules.len() {
+            let names: HashSet<String> = schedules.iter().map(|one| one.name_any()).collect();
+            self.0.retain(|name, _| names.contains(name));
+        }
+    }
+}
+
 /// What objects say at a time.
-pub(super) fn gauges(seen: &Seen, local: &TimeZone, now: Timestamp) -> Gauges {
+pub(super) fn gauges(
+    seen: &Seen,
+    intervals: &mut Intervals,
+    local: &TimeZone,
+    now: Timestamp,
+) -> Gauges {
+    intervals.keep_only(&seen.schedules);
     let mut schedules = BTreeMap::from([(String::new(), OfSchedule::default())]);
     for schedule in &seen.schedules {
-        let interval = interval(schedule, local, now);
+        let interval = intervals.of(schedule, local, now);
         let created = schedule.metadata.creation_timestamp.as_ref().map(|at| at.0);
         let fresh = OfSchedule { interval, created, ..OfSchedule::default() };
         schedules.insert(schedule_label(schedule), fresh);
@@ -160,7 +214,15 @@ pub(super) fn gauges(seen: &Seen, local: &TimeZone, now: Timestamp) -> Gauges {
         restores: seen.restores.len(),
         schedules,
         locations: seen.locations.iter().filter_map(availability).collect(),
+        synced: seen.locations.iter().filter_map(|location| synced(location)).collect(),
     }
+}
+
+/// Whether the backups of a location were brought into the cluster when that was last tried.
+fn synced(location: &BackupStorageLocation) -> Option<(String, bool)> {
+    let mut conditions = location.status.as_ref()?.conditions.iter();
+    let synced = conditions.find(|condition| condition.type_ == SYNCED)?;
+    Some((location.name_any(), synced.status == "True"))
 }
 
 /// The Schedule that made a backup, as it is labelled; empty for none.

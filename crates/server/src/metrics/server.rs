@@ -189,7 +189,12 @@ async fn converse(stream: TcpStream, router: Router, limits: Limits) {
 }
 
 async fn metrics(State(told): State<Told>) -> Response {
-    match told.metrics.render(Timestamp::now()) {
+    // With thousands of objects it takes a while, which is nobody else's.
+    let rendered = tokio::task::spawn_blocking(move || told.metrics.render(Timestamp::now()));
+    let Ok(rendered) = rendered.await else {
+        return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+    };
+    match rendered {
         Ok(text) => ([(header::CONTENT_TYPE, OPEN_METRICS)], text).into_response(),
         Err(error) => {
             tracing::warn!(%error, "cannot write the metrics");

@@ -124,6 +124,7 @@ pub(super) struct Velero {
     intervals: BySchedule,
     creations: BySchedule,
     locations: Family<LocationLabels, Gauge>,
+    synced: Family<LocationLabels, Gauge>,
     names: Names,
     told: Mutex<Told>,
 }
@@ -152,6 +153,9 @@ impl Velero {
         let creations = BySchedule::default();
         let help = "When a schedule was created, in Unix seconds";
         ours.register("schedule_created_timestamp_seconds", help, creations.clone());
+        let synced = Family::default();
+        let help = "Whether the last sync of a location's backups succeeded: 1, or 0 if it did not";
+        ours.register("backup_location_synced", help, synced.clone());
         let csi = CSI.map(|(name, help)| {
             let family = Family::default();
             registry.register(name, help, family.clone());
@@ -199,6 +203,7 @@ impl Velero {
             intervals,
             creations,
             locations,
+            synced,
             names: Names::default(),
             told: Mutex::default(),
         };
@@ -259,6 +264,7 @@ impl Velero {
         let times = [&self.intervals, &self.creations];
         states.into_iter().chain(times).for_each(Family::clear);
         self.locations.clear();
+        self.synced.clear();
         self.lock().is_known = gauges.is_some();
         let Some(gauges) = gauges else { return };
         let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
@@ -286,6 +292,10 @@ impl Velero {
         for (name, is_available) in gauges.locations.iter().take(LOCATIONS_MAX) {
             let labels = LocationLabels { backup_location_name: name.clone() };
             self.locations.get_or_create(&labels).set(i64::from(*is_available));
+        }
+        for (name, is_synced) in gauges.synced.iter().take(LOCATIONS_MAX) {
+            let labels = LocationLabels { backup_location_name: name.clone() };
+            self.synced.get_or_create(&labels).set(i64::from(*is_synced));
         }
     }
 

@@ -2,7 +2,7 @@ use bowline_api::{Backup, BackupStorageLocation, PodVolumeBackup, Schedule, Volu
 use bowline_server::controllers::backup_sync::INCOMPLETE;
 use bowline_store::{BackupFile, BackupStore, Key};
 use bytes::Bytes;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::ResourceExt as _;
 use kube::api::ListParams;
 use serde_json::{Value, json};
@@ -239,4 +239,48 @@ async fn what_was_begun_before_a_restart_is_finished() {
     let copy = world.until::<PodVolumeBackup>("copy", |_| true).await;
     assert_eq!(copy.owner_references()[0].uid, backup.uid().unwrap());
     world.until("b", is_complete).await;
+}
+
+fn condition<'a>(location: &'a BackupStorageLocation, type_: &str) -> Option<&'a Condition> {
+    let conditions = &location.status.as_ref()?.conditions;
+    conditions.iter().find(|condition| condition.type_ == type_)
+}
+
+#[tokio::test]
+async fn a_failing_sync_is_visible_on_its_location_and_so_is_a_backup_that_is_left_out() {
+    let world = World::start("sync-told").await;
+    let store = world.filesystem_location("l").await;
+    put_record(&store, &record("good", "Completed")).await;
+    world.until::<Backup>("good", is_complete).await;
+    let has = |type_: &'static str, status: &'static str| {
+        move |found: &BackupStorageLocation| {
+            condition(found, type_).is_some_and(|condition| condition.status == status)
+        }
+    };
+    let well = world.until("l", has("Synced", "True")).await;
+    assert_eq!(condition(&well, "Degraded"), None);
+    // The location itself can be used; what is in it cannot be listed.
+    let folder = world.path("root").join("l").join("backups");
+    let aside = folder.with_file_name("metadata");
+    std::fs::rename(&folder, &aside).unwrap();
+    std::os::unix::fs::symlink(&aside, &folder).unwrap();
+    let failing = world.until("l", has("Synced", "False")).await;
+    let message = &condition(&failing, "Synced").unwrap().message;
+    assert!(message.contains("symbolic link"), "{message}");
+    let before = synced(&failing);
+    std::fs::remove_file(&folder).unwrap();
+    std::fs::rename(&aside, &folder).unwrap();
+    // One that cannot be read.
+    let broken =
+        json!({"apiVersion": "velero.io/v1", "kind": "Backup", "metadata": {"name": "broken"}});
+    let mut broken = broken.to_string();
+    broken.truncate(broken.len() - 1);
+    let content = Box::pin(futures::stream::iter([Ok(Bytes::from(broken))]));
+    let key = Key::Backup("broken".parse().unwrap(), BackupFile::Record);
+    store.put_stream(&key, content).await.unwrap();
+    let well = world.until("l", has("Degraded", "True")).await;
+    assert!(has("Synced", "True")(&well) && synced(&well) > before, "{well:?}");
+    let message = &condition(&well, "Degraded").unwrap().message;
+    assert!(message.starts_with("1 backup is not brought into the cluster: broken: "), "{message}");
+    assert!(world.api::<Backup>().get_opt("good").await.unwrap().is_some());
 }

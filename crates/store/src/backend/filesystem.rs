@@ -8,8 +8,11 @@
 //!   through a symbolic link. A key with a part that is empty, `.` or `..` is refused.
 //! - **Whole or not at all.** An object is written to a temporary file beside it, flushed to disk,
 //!   renamed to its name, and the folder is flushed. Whenever the process or the machine dies, the
-//!   old object or the new one is there. Temporary files are never listed; one that has not grown
-//!   for an hour is deleted when it is met.
+//!   old object or the new one is there. Temporary files are never listed. One that nobody writes any
+//!   more, by its lock and its age, is deleted when it is met: after an hour, or with the last object
+//!   of its folder after five minutes. One that is being written stays, however long that takes.
+//! - **Private.** Files and folders are the server's alone: they may hold Secrets of a whole cluster.
+//! - **A mount that hangs costs a few threads**, and then fails at once: see [`gate`].
 //! - **No replacing by accident.** [`Backend::create_object`] links the temporary file to the name,
 //!   which the file system refuses if the name is taken.
 //!
@@ -19,6 +22,7 @@
 
 mod error;
 mod folder;
+mod gate;
 mod temporary;
 
 use std::path::PathBuf;
@@ -36,8 +40,11 @@ use super::{Backend, Creation, Permit, common_prefixes, once, refuse_unknown};
 use crate::download::{self, Grant, SigningKey};
 use error::explain;
 use folder::Folder;
+use gate::Gate;
 use temporary::Temporary;
 
+/// How often a file is touched that waits for its content.
+const TOUCH: Duration = Duration::from_mins(1);
 /// How much of a file is read at a time.
 const PIECE: usize = 256 << 10;
 
@@ -94,7 +101,8 @@ impl Filesystem {
         job: impl FnOnce(Folder) -> folder::Result<T> + Send + 'static,
     ) -> Result<T> {
         let (root, name) = (self.options.root.clone(), bucket.to_owned());
-        let outcome = blocking(move || job(Folder::bucket(&root, &name)?)).await?;
+        let gate = Gate::of(&self.options.root, bucket);
+        let outcome = gate.pass(move || job(Folder::bucket(&root, &name)?)).await?;
         outcome.map_err(|failure| explain(bucket, failure))
     }
 
@@ -109,13 +117,28 @@ impl Filesystem {
         let failed = |failure| explain(bucket, failure);
         let (temporary, file) =
             self.with_bucket(bucket, move |root| Temporary::create(&root, &segments)).await?;
+        let gate = Gate::of(&self.options.root, bucket);
+        let copy = file.try_clone().map_err(|error| failed(error.into()))?;
+        let copy = Arc::new(copy);
         let mut file = tokio::fs::File::from_std(file);
-        while let Some(piece) = body.next().await {
+        loop {
+            let piece = match tokio::time::timeout(TOUCH, body.next()).await {
+                Ok(Some(piece)) => piece,
+                Ok(None) => break,
+                // A hook, say, that takes long.
+                Err(_) => {
+                    let copy = Arc::clone(&copy);
+                    // Its lock keeps it all the same.
+                    let _ = gate.pass(move || Temporary::touch(&copy)).await;
+                    continue;
+                }
+            };
             let piece = piece.map_err(|error| {
                 Error::new(Code::Aborted, format!("the upload broke off: {error}"))
             })?;
             file.write_all(&piece).await.map_err(|error| failed(error.into()))?;
         }
+        drop(copy);
         let flushed = async {
             file.flush().await?;
             file.sync_all().await
@@ -123,7 +146,7 @@ impl Filesystem {
         flushed.await.map_err(|error| failed(error.into()))?;
         let permit = self.permit.clone();
         // Bringing it to the disk may have taken long.
-        let published = blocking(move || {
+        let published = gate.pass(move || {
             permit.check()?;
             match mode {
                 Mode::Replace => temporary.replace(),
@@ -218,12 +241,6 @@ impl ObjectStore for Filesystem {
         let token = download::sign(&downloads.key, &grant);
         Ok(format!("{}/{token}", downloads.base_url.trim_end_matches('/')))
     }
-}
-
-/// Does something that may block.
-async fn blocking<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> Result<T> {
-    let ended = |_| Error::new(Code::Internal, "the access to the file system was given up");
-    tokio::task::spawn_blocking(job).await.map_err(ended)
 }
 
 type Segments = Arc<[String]>;

@@ -12,6 +12,9 @@
 //! - Link-local and metadata addresses are refused, by name, by number and after resolution, and
 //!   redirects are not followed: a location must not make the server ask them for its credentials.
 //!
+//! Keys that `object_store` refuses are listed and deleted all the same (`raw.rs`): one of them, which anybody may have
+//! written, must not hide the others.
+//!
 //! Uploads go in parts of 5 MiB, two at a time, so that an object of any length takes 15 MiB of
 //! memory; up to 10,000 parts, like the plugin's. An upload that fails or is dropped is aborted.
 
@@ -21,6 +24,7 @@ mod credentials;
 mod endpoint;
 mod error;
 mod http;
+mod raw;
 mod send;
 mod upload;
 
@@ -182,21 +186,23 @@ impl ObjectStore for S3 {
         delimiter: &str,
     ) -> Result<Vec<String>> {
         let connection = self.to(bucket)?;
-        let listed = connection.list(prefix, Some(delimiter)).await;
-        let found = listed.map_err(|error| explain(bucket, &error))?;
-        Ok(found.prefixes)
+        Ok(connection.raw.list(prefix, Some(delimiter)).await?.prefixes)
     }
 
     async fn list_objects(&self, bucket: &str, prefix: &str) -> Result<Vec<String>> {
         let connection = self.to(bucket)?;
-        let listed = connection.list(prefix, None).await;
-        let found = listed.map_err(|error| explain(bucket, &error))?;
-        Ok(found.keys)
+        Ok(connection.raw.list(prefix, None).await?.keys)
     }
 
     async fn delete_object(&self, bucket: &str, key: &str) -> Result<()> {
         let connection = self.to(bucket)?;
-        match connection.store.delete(&connection::path(key)?).await {
+        let Ok(path) = connection::path(key) else {
+            return match key {
+                "" => Err(Error::new(Code::InvalidArgument, "there is no key")),
+                odd => connection.raw.delete(odd).await,
+            };
+        };
+        match connection.store.delete(&path).await {
             Ok(()) => Ok(()),
             Err(error @ object_store::Error::NotFound { .. }) if !error::no_bucket(&error) => {
                 Ok(())

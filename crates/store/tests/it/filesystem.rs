@@ -118,6 +118,95 @@ async fn temporary_files_are_not_listed_and_old_ones_are_swept() {
     assert_eq!(error.unwrap_err().code(), Code::InvalidArgument);
 }
 
+/// The file that is being written in a folder.
+fn temporary(folder: &Path) -> Option<std::path::PathBuf> {
+    let entries = fs::read_dir(folder).ok()?.flatten();
+    let mut paths = entries.map(|entry| entry.path());
+    paths.find(|path| path.file_name().unwrap().to_string_lossy().starts_with(".bowline-tmp-"))
+}
+
+#[tokio::test]
+async fn a_file_that_is_being_written_is_never_swept_however_old_it_looks() {
+    let root = root();
+    let folder = root.path().join(BUCKET).join("backups/b");
+    let store = open(root.path()).await;
+    let (send, receive) = tokio::sync::mpsc::channel::<std::io::Result<bytes::Bytes>>(1);
+    let stream = futures::stream::unfold(receive, |mut receive| async move {
+        Some((receive.recv().await?, receive))
+    });
+    let writer = open(root.path()).await;
+    let upload = tokio::spawn(async move {
+        writer.put_object(BUCKET, "backups/b/b.tar.gz", Box::pin(stream)).await
+    });
+    send.send(Ok(bytes::Bytes::from("a"))).await.unwrap();
+    let file = loop {
+        if let Some(file) = temporary(&folder) {
+            break file;
+        }
+        tokio::task::yield_now().await;
+    };
+    let long_ago = SystemTime::now() - Duration::from_hours(5);
+    fs::File::options().write(true).open(&file).unwrap().set_modified(long_ago).unwrap();
+    store.list_common_prefixes(BUCKET, "backups/", "/").await.unwrap();
+    store.list_objects(BUCKET, "").await.unwrap();
+    assert!(file.exists(), "the archive of a long backup is gone");
+    drop(send);
+    upload.await.unwrap().unwrap();
+    assert_eq!(fs::read_to_string(folder.join("b.tar.gz")).unwrap(), "a");
+}
+
+#[tokio::test]
+async fn a_file_that_another_process_has_locked_is_not_swept() {
+    let root = root();
+    let folder = root.path().join(BUCKET).join("backups/b");
+    fs::create_dir_all(&folder).unwrap();
+    let path = folder.join(".bowline-tmp-1-1-b");
+    fs::write(&path, "half").unwrap();
+    let file = fs::File::options().write(true).open(&path).unwrap();
+    file.set_modified(SystemTime::now() - Duration::from_hours(5)).unwrap();
+    file.lock().unwrap();
+    let store = open(root.path()).await;
+    store.list_objects(BUCKET, "").await.unwrap();
+    assert!(path.exists(), "its owner lives");
+    file.unlock().unwrap();
+    store.list_objects(BUCKET, "").await.unwrap();
+    assert!(!path.exists(), "its owner is gone");
+}
+
+#[tokio::test]
+async fn what_a_killed_server_left_goes_with_the_last_object_of_its_folder() {
+    let root = root();
+    let folder = root.path().join(BUCKET).join("backups/b");
+    let store = open(root.path()).await;
+    store.put_object(BUCKET, "backups/b/velero-backup.json", body("{}")).await.unwrap();
+    let left = folder.join(".bowline-tmp-1-1-b");
+    fs::write(&left, "half").unwrap();
+    let file = fs::File::options().write(true).open(&left).unwrap();
+    file.set_modified(SystemTime::now() - Duration::from_mins(10)).unwrap();
+    drop(file);
+    store.delete_object(BUCKET, "backups/b/velero-backup.json").await.unwrap();
+    assert!(!folder.exists(), "{:?} is left", temporary(&folder));
+}
+
+#[tokio::test]
+async fn files_are_private_and_folders_have_an_end() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let root = root();
+    let store = open(root.path()).await;
+    store.put_object(BUCKET, "backups/b/x", body("secret")).await.unwrap();
+    let mode = |path: &str| {
+        let path = root.path().join(BUCKET).join(path);
+        fs::metadata(path).unwrap().permissions().mode() & 0o777
+    };
+    assert_eq!((mode("backups"), mode("backups/b"), mode("backups/b/x")), (0o700, 0o700, 0o600));
+    let deep = root.path().join(BUCKET).join("backups/deep").join("d/".repeat(500));
+    fs::create_dir_all(&deep).unwrap();
+    let folders = store.list_common_prefixes(BUCKET, "backups/", "/").await.unwrap();
+    assert_eq!(folders, ["backups/b/", "backups/deep/"]);
+    let error = store.list_objects(BUCKET, "backups/deep/").await.unwrap_err();
+    assert!(error.message().contains("too deep"), "{error}");
+}
+
 #[tokio::test]
 async fn what_cannot_be_written_is_told_with_its_reason() {
     let root = root();

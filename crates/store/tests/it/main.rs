@@ -15,6 +15,7 @@ mod golden;
 mod killed;
 mod large;
 mod memory;
+mod odd_keys;
 mod plugin;
 mod s3;
 mod s3_checksum;

@@ -326,7 +326,7 @@ async fn a_file_that_is_not_what_it_should_be_is_told_with_its_key() {
     assert!(story(&error).starts_with(expected), "{}", story(&error));
     put(&memory, "p/backups/b/velero-backup.json", vec![b' '; 17 << 20]).await;
     let error = store.backup(&name()).await.unwrap_err();
-    assert!(story(&error).contains("larger than the 16777216 bytes"), "{error}");
+    assert!(story(&error).contains("larger than the 3145728 bytes"), "{error}");
     for (from, to) in [("\"b\"", "\"c\""), ("Backup", "Restore"), ("velero.io/v1", "v1")] {
         let record = bowline_store::encode::json_indented(&backup("u", "Completed")).unwrap();
         let record = String::from_utf8(record.to_vec()).unwrap().replace(from, to);

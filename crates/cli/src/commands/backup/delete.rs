@@ -1,5 +1,7 @@
 //! `bowline backup delete`
 
+mod forget;
+
 use std::time::Duration;
 
 use anyhow::bail;
@@ -38,18 +40,33 @@ pub(crate) struct Args {
     /// Wait until they are gone, and fail if one is not
     #[arg(short, long)]
     wait: bool,
+
+    /// Remove only the Backup resource, and list what stays behind: files, snapshots
+    ///
+    /// For a storage location that does not come back: neither it nor the server is asked. While the files are there, the
+    /// server brings the backup into the cluster again as soon as it can read them.
+    #[arg(long, conflicts_with = "wait")]
+    forget: bool,
 }
 
 pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::Result<Exit> {
     let installation = Installation::connect(installation).await?;
     let question = async |names: &[String]| {
-        Ok(format!(
-            "The backup(s) {} will be deleted, with their snapshots and restores.",
-            names.join(", ")
-        ))
+        let names = names.join(", ");
+        Ok(if args.forget {
+            format!(
+                "The backup(s) {names} will be forgotten; their files and snapshots stay behind."
+            )
+        } else {
+            format!("The backup(s) {names} will be deleted, with their snapshots and restores.")
+        })
     };
     let backups: Vec<Backup> = args.deletion.choose(&installation, question).await?;
     if backups.is_empty() {
+        return Ok(Exit::Success);
+    }
+    if args.forget {
+        forget::forget(&installation, &backups).await?;
         return Ok(Exit::Success);
     }
     let mut requests = Vec::new();

@@ -4,7 +4,7 @@ use bowline_api::backup_storage_location::ObjectStorageLocation;
 use bowline_api::{BackupStorageLocation, BackupStorageLocationStatus};
 use serde_json::{Value, json};
 
-use super::get::{access_mode, bucket, phase};
+use super::get::{access_mode, bucket, concerns, phase};
 use crate::describe::section::{self, pairs, time};
 use crate::describe::{Described, document};
 use crate::redact;
@@ -21,6 +21,10 @@ impl Described for BackupStorageLocation {
         sheet.field(0, "Phase", phase(self));
         if !status.message.is_empty() {
             sheet.field(0, "Message", &status.message);
+        }
+        for condition in concerns(self) {
+            let told = format!("{}: {}", condition.status, condition.message);
+            sheet.field(0, &condition.type_, told);
         }
         sheet.gap();
         sheet.field(0, "Provider", &spec.provider);
@@ -43,8 +47,13 @@ impl Described for BackupStorageLocation {
     fn json(&self) -> Value {
         let shown = without_secrets(self);
         let Self { spec, .. } = &shown;
-        let BackupStorageLocationStatus { message, last_validation_time, last_synced_time, .. } =
-            self.status.clone().unwrap_or_default();
+        let BackupStorageLocationStatus {
+            message,
+            last_validation_time,
+            last_synced_time,
+            conditions,
+            ..
+        } = self.status.clone().unwrap_or_default();
         let mut document = document::of(&shown);
         document["phase"] = phase(self).into();
         if !message.is_empty() {
@@ -64,6 +73,9 @@ impl Described for BackupStorageLocation {
             "lastValidationTime": time(last_validation_time.as_ref()),
             "lastSyncedTime": time(last_synced_time.as_ref()),
         });
+        if !conditions.is_empty() {
+            document["status"]["conditions"] = json!(conditions);
+        }
         document
     }
 }

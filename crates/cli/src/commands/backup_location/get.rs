@@ -2,8 +2,10 @@
 
 use bowline_api::BackupStorageLocation;
 use bowline_api::backup_storage_location::AccessMode;
+use bowline_api::condition::{DEGRADED, SYNCED, TLS_VERIFIED};
 use bowline_api::location::LocationPhase;
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt as _;
 
 use crate::args::InstallationArgs;
@@ -49,14 +51,36 @@ impl Listed for BackupStorageLocation {
         ]
     }
 
-    /// Why it cannot be used.
+    /// Why it cannot be used, or why its backups are not all in the cluster.
     fn remark(&self) -> Option<String> {
         let status = self.status.as_ref()?;
-        let is_unavailable = status.phase == Some(LocationPhase::Unavailable);
-        let message = Some(&status.message).filter(|message| !message.is_empty());
-        let why = message.filter(|_| is_unavailable)?;
-        Some(format!("{} `{}` is Unavailable: {why}", Self::NOUN, self.name_any()))
+        let name = self.name_any();
+        if status.phase == Some(LocationPhase::Unavailable) {
+            let why = Some(&status.message).filter(|message| !message.is_empty())?;
+            return Some(format!("{} `{name}` is Unavailable: {why}", Self::NOUN));
+        }
+        let remarks = concerns(self).into_iter().map(|condition| {
+            let what = match condition.type_.as_str() {
+                SYNCED => "is not synced",
+                DEGRADED => "is degraded",
+                _ => "is not secure",
+            };
+            format!("{} `{name}` {what}: {}", Self::NOUN, condition.message)
+        });
+        let remarks: Vec<String> = remarks.collect();
+        (!remarks.is_empty()).then(|| remarks.join("; "))
     }
+}
+
+/// The conditions of a location that say that something is wrong.
+pub(super) fn concerns(location: &BackupStorageLocation) -> Vec<&Condition> {
+    let conditions = location.status.iter().flat_map(|status| &status.conditions);
+    let is_wrong = |condition: &&Condition| {
+        let bad = if condition.type_ == DEGRADED { "True" } else { "False" };
+        [SYNCED, DEGRADED, TLS_VERIFIED].contains(&condition.type_.as_str())
+            && condition.status == bad
+    };
+    conditions.filter(is_wrong).collect()
 }
 
 /// The bucket, and the folder in it.
@@ -111,5 +135,29 @@ mod tests {
             location("empty", json!({}), json!({})),
         ];
         insta::assert_snapshot!(table(&locations, &LabelColumns::default(), Timestamp::UNIX_EPOCH));
+    }
+
+    #[test]
+    fn a_location_whose_sync_fails_says_so_though_it_is_available() {
+        let condition = |type_: &str, status: &str, message: &str| {
+            json!({"type": type_, "status": status, "reason": "R", "message": message,
+                   "lastTransitionTime": "2026-01-02T03:04:05Z"})
+        };
+        let location = |conditions: &[Value]| -> BackupStorageLocation {
+            serde_json::from_value(json!({
+                "metadata": {"name": "l"}, "spec": {},
+                "status": {"phase": "Available", "conditions": conditions},
+            }))
+            .unwrap()
+        };
+        let failing = location(&[
+            condition("Synced", "False", "access denied"),
+            condition("Degraded", "True", "1 backup is left out"),
+        ]);
+        let remark = failing.remark().unwrap();
+        assert!(remark.contains("`l` is not synced: access denied"), "{remark}");
+        assert!(remark.contains("`l` is degraded: 1 backup is left out"), "{remark}");
+        let well = [condition("Synced", "True", ""), condition("Degraded", "False", "")];
+        assert_eq!(location(&well).remark(), None);
     }
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::super::Holdings;
 use super::text;
-use crate::csi::{BEING_CREATED, BEING_DELETED};
+use crate::csi::{DELETION_SECRET, GROUP_DELETION_SECRET};
 
 /// A CSI snapshot that is to be deleted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,16 +23,15 @@ pub struct Content {
     pub volume: String,
     /// The group that it was taken in, in the words of the driver; empty if it was taken alone.
     pub group: String,
-    /// Annotations that its deletion needs: they name secrets.
+    /// The VolumeSnapshotClass that it was taken with; empty if that is not known.
+    pub class: String,
+    /// The namespace and the name of the VolumeSnapshot that it was taken for.
+    pub snapshot: (String, String),
+    /// Whether it was taken with a Secret. Which one [this cluster](super::ready) says.
+    pub needs_secret: bool,
+    /// Annotations that its deletion needs: they name the Secret. Never those of the archive.
     pub annotations: BTreeMap<String, String>,
 }
-
-/// What the annotations begin with that a deletion may need.
-const OF_DRIVERS: [&str; 3] = [
-    "snapshot.storage.kubernetes.io/",
-    "groupsnapshot.storage.kubernetes.io/",
-    "csi.storage.k8s.io/",
-];
 
 /// Where the controller notes the group of a content before its status says so.
 const OF_GROUP: &str =
@@ -144,17 +143,14 @@ pub(in crate::delete) fn contents(
 }
 
 /// Reads a VolumeSnapshotContent.
-fn read(stored: &Value) -> Content {
+pub(in crate::delete) fn read(stored: &Value) -> Content {
     let handle = match text(stored, "/status/snapshotHandle") {
         "" => text(stored, "/spec/source/snapshotHandle"),
         handle => handle,
     };
-    let annotations = stored.pointer("/metadata/annotations").and_then(Value::as_object);
-    let annotations = annotations.into_iter().flatten();
-    let of_controllers = annotations.filter(|(key, _)| {
-        let is_of_drivers = OF_DRIVERS.iter().any(|prefix| key.starts_with(prefix));
-        is_of_drivers && ![BEING_CREATED, BEING_DELETED].contains(&key.as_str())
-    });
+    let annotations = stored.pointer("/metadata/annotations");
+    let names_secret = |key: &&str| annotations.and_then(|all| all.get(key)).is_some();
+    let (namespace, snapshot) = snapshot_of(stored);
     Content {
         name: text(stored, "/metadata/name").to_owned(),
         driver: text(stored, "/spec/driver").to_owned(),
@@ -164,9 +160,10 @@ fn read(stored: &Value) -> Content {
             "" => text(stored, OF_GROUP).to_owned(),
             group => group.to_owned(),
         },
-        annotations: of_controllers
-            .filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
-            .collect(),
+        class: text(stored, "/spec/volumeSnapshotClassName").to_owned(),
+        snapshot: (namespace.to_owned(), snapshot.to_owned()),
+        needs_secret: DELETION_SECRET.iter().chain(&GROUP_DELETION_SECRET).any(names_secret),
+        annotations: BTreeMap::new(),
     }
 }
 
@@ -233,7 +230,6 @@ mod tests {
             ..Holdings::default()
         };
         let (found, unknown) = contents(&holdings, |volume| volume.pvc_name.clone());
-        let secret = "snapshot.storage.kubernetes.io/deletion-secret-name";
         let expected = [
             Content {
                 name: "vsc-1".into(),
@@ -241,7 +237,8 @@ mod tests {
                 handle: "s1".into(),
                 volume: "one".into(),
                 group: "g1".into(),
-                annotations: [(secret.to_owned(), "key".to_owned())].into(),
+                needs_secret: true,
+                ..Content::default()
             },
             Content {
                 name: "vsc-9".into(),
@@ -249,7 +246,7 @@ mod tests {
                 handle: "s2".into(),
                 volume: "two".into(),
                 group: "g2".into(),
-                annotations: BTreeMap::new(),
+                ..Content::default()
             },
         ];
         assert_eq!(found, expected);
@@ -269,7 +266,7 @@ mod tests {
         let (found, unknown) = contents(&holdings, |volume| volume.pvc_name.clone());
         assert_eq!((found.len(), unknown.len()), (1, 0));
         assert_eq!((found[0].handle.as_str(), found[0].volume.as_str()), ("s1", "one"));
-        assert_eq!(found[0].annotations.len(), 1, "its secret is known");
+        assert!(found[0].needs_secret, "it is known to need one");
         assert_eq!(super::undecided(&holdings, &found), ["vsc-s2"]);
     }
 

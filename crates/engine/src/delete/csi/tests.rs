@@ -50,6 +50,7 @@ fn doomed() -> Content {
         annotations: [("snapshot.storage.kubernetes.io/deletion-secret-name", "key")]
             .map(|(key, value)| (key.to_owned(), value.to_owned()))
             .into(),
+        ..Content::default()
     }
 }
 
@@ -470,34 +471,34 @@ async fn a_server_that_ends_does_not_wait() {
 
 #[tokio::test]
 async fn without_the_driver_nothing_is_begun() {
-    assert_eq!(ready(&cluster(), &[]).await, Ok(()));
-    assert_eq!(ready(&cluster(), &[doomed()]).await, Ok(()));
+    assert_eq!(ready(&cluster(), &mut []).await, Ok(()));
+    assert_eq!(ready(&cluster(), &mut [doomed()]).await, Ok(()));
     let other = Content { driver: "b.driver".into(), handle: "s2".into(), ..doomed() };
-    let reasons = ready(&cluster(), &[doomed(), other]).await.unwrap_err();
+    let reasons = ready(&cluster(), &mut [doomed(), other]).await.unwrap_err();
     let [reason] = &reasons[..] else { panic!("{reasons:?}") };
     assert!(
         reason.contains("b.driver is not installed") && reason.ends_with("left: s2"),
         "{reason}"
     );
-    let reasons = ready(&Fake::usual(), &[doomed()]).await.unwrap_err();
+    let reasons = ready(&Fake::usual(), &mut [doomed()]).await.unwrap_err();
     assert!(reasons[0].contains("does not serve VolumeSnapshotContents"), "{reasons:?}");
 }
 
 #[tokio::test]
 async fn a_group_is_not_touched_where_nobody_deletes_groups() {
-    ready(&cluster(), &group()).await.unwrap();
+    ready(&cluster(), &mut group()).await.unwrap();
     let fake = cluster();
     let served = fake.discover().await.unwrap().resources.into_iter();
     let fake = Fake::new(served.filter(|resource| resource.id.group != GROUP_OF_GROUPS));
     fake.put(json!({
         "apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": "a.driver"},
     }));
-    let reasons = ready(&fake, &group()).await.unwrap_err();
+    let reasons = ready(&fake, &mut group()).await.unwrap_err();
     let [reason] = &reasons[..] else { panic!("{reasons:?}") };
     assert!(reason.contains("VolumeGroupSnapshotContents") && reason.ends_with("left: m1, m2"));
-    ready(&fake, &[doomed()]).await.unwrap();
+    ready(&fake, &mut [doomed()]).await.unwrap();
     // One that does not answer may serve them.
     let fake = cluster().with_failed_group("groupsnapshot.storage.k8s.io/v1beta1: no answer");
-    let reasons = ready(&fake, &[doomed()]).await.unwrap_err();
+    let reasons = ready(&fake, &mut [doomed()]).await.unwrap_err();
     assert!(reasons[0].contains("it is not known"), "{reasons:?}");
 }

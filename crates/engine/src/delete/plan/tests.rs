@@ -275,3 +275,11 @@ fn a_snapshot_that_a_user_may_have_taken_speaks_against_a_deletion() {
     let plan = plan(&backup("u", "Deleting", DAY), &holdings).unwrap();
     assert_eq!(plan.csi, []);
 }
+
+/// `trials.md`, defect 19: the files of a backup whose record named another one were deleted.
+#[test]
+fn a_record_that_names_another_backup_keeps_the_files() {
+    let holdings = Holdings { is_of_another: true, ..Holdings::default() };
+    let backup = Backup::default();
+    assert_eq!(plan(&backup, &holdings).unwrap().files, Files::OfAnother);
+}

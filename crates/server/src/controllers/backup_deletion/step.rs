@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use bowline_api::DeleteBackupRequest;
 use bowline_api::delete_backup_request::DeleteBackupRequestPhase as Phase;
+use bowline_api::{BackupPhase, DeleteBackupRequest, annotation, label};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 
@@ -45,10 +45,33 @@ pub(super) fn is_in_progress(request: &DeleteBackupRequest) -> bool {
     phase(request) == Some(&Phase::InProgress)
 }
 
-/// How long ago a request was made. Where clocks differ it was made now.
-pub(super) fn age(request: &DeleteBackupRequest, now: Timestamp) -> Duration {
-    let created = request.creation_timestamp().map_or(now, |created| created.0);
-    Duration::try_from(now.duration_since(created)).unwrap_or_default()
+/// How long ago the backup was asked to stop because of a request; none if it was not. Where clocks differ that was
+/// now.
+pub(super) fn stopping(request: &DeleteBackupRequest, now: Timestamp) -> Option<Duration> {
+    let asked = request.annotations().get(annotation::STOP_ASKED)?.parse::<Timestamp>().ok()?;
+    Some(Duration::try_from(now.duration_since(asked)).unwrap_or_default())
+}
+
+/// Whether a request was made because a backup has expired.
+fn is_by_retention(request: &DeleteBackupRequest) -> bool {
+    let by = request.labels().get(label::REQUESTED_BY);
+    by.is_some_and(|by| by == label::BY_RETENTION)
+}
+
+/// Whether a restore of the backup keeps a request from being fulfilled: one that retention made, for a backup whose
+/// deletion has not begun. Users may stop a restore by deleting its backup, a clock may not; and what was begun before is
+/// brought to its end, since nobody can restore from it any more.
+pub(super) fn yields_to_restores(
+    request: &DeleteBackupRequest,
+    backup: Option<&BackupPhase>,
+) -> bool {
+    is_by_retention(request) && backup != Some(&BackupPhase::Deleting)
+}
+
+/// How often the deletion was begun, and has not ended. Something in the backup may end the server.
+pub(super) fn attempts(request: &DeleteBackupRequest) -> u32 {
+    let noted = request.annotations().get(annotation::DELETION_ATTEMPTS);
+    noted.and_then(|noted| noted.parse().ok()).unwrap_or_default()
 }
 
 fn phase(request: &DeleteBackupRequest) -> Option<&Phase> {
@@ -98,9 +121,37 @@ mod tests {
     }
 
     #[test]
-    fn nobody_asked_in_the_future() {
-        let request = request("New");
-        assert_eq!(age(&request, at("2026-01-01T00:00:05Z")), Duration::from_secs(5));
-        assert_eq!(age(&request, at("2025-12-31T00:00:00Z")), Duration::ZERO);
+    fn patience_begins_when_a_backup_is_asked_to_stop() {
+        let mut request = request("New");
+        let now = at("2026-01-01T05:00:05Z");
+        assert_eq!(stopping(&request, now), None, "it has waited for its turn");
+        let asked = "2026-01-01T05:00:00Z".to_owned();
+        request.annotations_mut().insert(annotation::STOP_ASKED.to_owned(), asked);
+        assert_eq!(stopping(&request, now), Some(Duration::from_secs(5)));
+        assert_eq!(stopping(&request, at("2025-12-31T00:00:00Z")), Some(Duration::ZERO));
+    }
+
+    #[test]
+    fn a_request_says_who_made_it_and_how_often_it_was_begun() {
+        let mut request = request("New");
+        assert!(!is_by_retention(&request));
+        assert_eq!(attempts(&request), 0);
+        request.labels_mut().insert(label::REQUESTED_BY.to_owned(), "retention".to_owned());
+        request.annotations_mut().insert(annotation::DELETION_ATTEMPTS.to_owned(), "3".to_owned());
+        assert!(is_by_retention(&request));
+        assert_eq!(attempts(&request), 3);
+    }
+
+    #[test]
+    fn retention_never_kills_a_restore_and_users_may() {
+        let by_user = request("New");
+        let mut by_retention = request("New");
+        by_retention.labels_mut().insert(label::REQUESTED_BY.to_owned(), "retention".to_owned());
+        for phase in ["Completed", "PartiallyFailed", "Failed"] {
+            let phase = BackupPhase::from(phase);
+            assert!(yields_to_restores(&by_retention, Some(&phase)), "{phase}");
+            assert!(!yields_to_restores(&by_user, Some(&phase)), "{phase}");
+        }
+        assert!(!yields_to_restores(&by_retention, Some(&BackupPhase::Deleting)), "it has begun");
     }
 }

@@ -1,6 +1,7 @@
 //! What a backup in a bucket becomes in the cluster.
 
 use std::fmt;
+use std::time::Duration;
 
 use bowline_api::backup::BackupHooks;
 use bowline_api::{Backup, BackupPhase, PodVolumeBackup, VolumePluginBackup, annotation, label};
@@ -9,6 +10,16 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use kube::{Resource, ResourceExt as _};
 
 use super::INCOMPLETE;
+use crate::patch::to_the_second;
+
+/// How long a backup is kept at least after it was taken in. Its record says when it expires, and whoever can write a
+/// bucket writes records: without this one that was planted would have things deleted within a minute, before anybody
+/// has seen it. Nor is a backup that outlived its time in a bucket, which may be the last there is, to go the moment that a
+/// new cluster finds it. See docs/decisions/032-what-a-bucket-may-do.md.
+pub(super) const GRACE: Duration = Duration::from_hours(24);
+
+/// What our own annotations begin with.
+const OURS: &str = "bowline.io/";
 
 /// Where backups are taken in.
 pub(super) struct Place<'a> {
@@ -83,6 +94,10 @@ pub(super) fn decide(
         other => return Verdict::Skip(Reason::NoRecordPhase(other)),
     };
     status.phase = Some(phase);
+    let kept = now.checked_add(GRACE).unwrap_or(Timestamp::MAX);
+    if status.expiration.as_ref().is_some_and(|expiration| expiration.0 < kept) {
+        status.expiration = Some(to_the_second(kept));
+    }
 
     let mut backup = record;
     let owners = backup.metadata.owner_references.take().unwrap_or_default();
@@ -92,6 +107,10 @@ pub(super) fn decide(
     let location = label::value(place.location).into_owned();
     backup.labels_mut().insert(label::STORAGE_LOCATION.to_owned(), location);
     backup.annotations_mut().insert(INCOMPLETE.to_owned(), "true".to_owned());
+    // Those are about what servers do in their own clusters.
+    backup.annotations_mut().retain(|key, _| {
+        !key.starts_with(OURS) || [annotation::SNAPSHOT_TYPE, INCOMPLETE].contains(&key.as_str())
+    });
     // Whatever the record says of itself: this is how it is known again.
     backup.annotations_mut().insert(annotation::RECORD_UID.to_owned(), uid);
     place.location.clone_into(&mut backup.spec.storage_location);

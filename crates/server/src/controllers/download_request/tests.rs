@@ -49,7 +49,15 @@ fn a_request_is_answered_once_and_deleted_when_it_has_expired() {
 #[test]
 fn only_somebody_who_still_waits_is_made_to_wait() {
     let young = |now| is_young(&request(None, None), at(now));
-    assert_eq!([999, 1000, 1029, 1030].map(young), [true, true, true, false]);
+    assert_eq!([999, 1000, 1009, 1010].map(young), [true, true, true, false]);
+}
+
+/// `trials.md`, P5: the reason came when `describe` had just given up.
+#[test]
+fn a_request_that_a_plugin_refuses_is_answered_before_the_command_line_gives_up() {
+    // What is tried again is tried after 1, 2, 4 and 8 seconds.
+    let last_try = Duration::from_secs(1 + 2 + 4 + 8);
+    assert!(PATIENCE < last_try && last_try < Duration::from_secs(20), "clients wait 30 s");
 }
 
 #[test]

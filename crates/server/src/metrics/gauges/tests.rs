@@ -55,7 +55,7 @@ fn location(name: &str, status: &Value) -> Arc<BackupStorageLocation> {
 const NOW: &str = "2026-11-15T13:00:00Z";
 
 fn told(seen: &Seen) -> Gauges {
-    gauges(seen, &TimeZone::UTC, at(NOW))
+    gauges(seen, &mut Intervals::default(), &TimeZone::UTC, at(NOW))
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn without_objects_all_is_zero_and_nothing_has_failed() {
     let none = OfSchedule::default();
     assert!(none.is_well && none.last_success.is_none());
     let schedules = BTreeMap::from([(String::new(), none)]);
-    assert_eq!(gauges, Gauges { backups: 0, restores: 0, schedules, locations: BTreeMap::new() });
+    assert_eq!(gauges, Gauges { backups: 0, restores: 0, schedules, ..Gauges::default() });
 }
 
 #[test]
@@ -271,4 +271,41 @@ fn nothing_is_told_before_everything_was_listed() {
     assert!(sources.look().is_none(), "they are not listed yet");
     location_writer.apply_watcher_event(&Event::InitDone);
     assert_eq!(sources.look().unwrap().backups.len(), 1);
+}
+
+#[test]
+fn a_location_whose_sync_fails_is_told() {
+    let with = |name: &str, status: &str| {
+        let condition = json!({"type": "Synced", "status": status, "reason": "R", "message": "",
+                               "lastTransitionTime": NOW});
+        location(name, &json!({"phase": "Available", "conditions": [condition]}))
+    };
+    let never = location("never", &json!({"phase": "Available"}));
+    let locations = vec![with("well", "True"), with("failing", "False"), never];
+    let seen = Seen { locations, ..Seen::default() };
+    let expected = [("failing".to_owned(), false), ("well".to_owned(), true)];
+    assert_eq!(told(&seen).synced, expected.into());
+}
+
+#[test]
+fn the_longest_pause_is_found_out_now_and_then_and_for_as_many_as_are_shown() {
+    let mut intervals = Intervals::default();
+    let hourly = schedule("a", "@hourly", false);
+    let hour = Some(Duration::from_hours(1));
+    assert_eq!(intervals.of(&hourly, &TimeZone::UTC, at(NOW)), hour);
+    // A mark that only what is remembered has.
+    intervals.0.get_mut("a").unwrap().longest = None;
+    assert_eq!(intervals.of(&hourly, &TimeZone::UTC, at(NOW)), None, "it is not found out again");
+    assert_eq!(intervals.of(&hourly, &TimeZone::UTC, at("2026-11-15T13:11:00Z")), hour);
+    let changed = schedule("a", "@daily", false);
+    assert_eq!(
+        intervals.of(&changed, &TimeZone::UTC, at("2026-11-15T13:11:00Z")),
+        Some(Duration::from_hours(24))
+    );
+    for number in 0..INTERVALS_MAX + 10 {
+        intervals.of(&schedule(&number.to_string(), "@yearly", true), &TimeZone::UTC, at(NOW));
+    }
+    assert_eq!(intervals.0.len(), 1, "those that are paused have none");
+    intervals.keep_only(&[]);
+    assert!(intervals.0.is_empty());
 }

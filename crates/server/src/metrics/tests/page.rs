@@ -54,7 +54,9 @@ fn busy() -> Metrics {
     let schedule = json!({"metadata": metadata, "spec": spec});
     metrics.see(Source::Schedules(store::<Schedule>(schedule)));
     let spec = json!({"provider": "p", "objectStorage": {"bucket": "b"}});
-    let status = json!({"phase": "Available"});
+    let condition = json!({"type": "Synced", "status": "True", "reason": "Synced", "message": "",
+                           "lastTransitionTime": "2026-11-15T12:00:00Z"});
+    let status = json!({"phase": "Available", "conditions": [condition]});
     let location = json!({"metadata": {"name": "l"}, "spec": spec, "status": status});
     metrics.see(Source::Locations(store::<BackupStorageLocation>(location)));
     metrics

@@ -110,6 +110,7 @@ fn what_objects_say_is_shown_and_nothing_before_it_is_known() {
         restores: 4,
         schedules: schedules.into_iter().collect(),
         locations: [("a".to_owned(), true), ("b".to_owned(), false)].into_iter().collect(),
+        synced: BTreeMap::new(),
     };
     velero.show(Some(&gauges), &[]);
     for (series, value) in [

@@ -18,6 +18,8 @@ pub(super) enum Failure {
     BucketName,
     /// A symbolic link is in the way.
     Link(String),
+    /// Folders lie in one another without an end.
+    Deep,
     /// The system said so.
     System(Errno),
     /// Nothing may be changed now.
@@ -69,6 +71,10 @@ pub(super) fn explain(bucket: &str, failure: Failure) -> Error {
         ),
         // It may be permitted again: a renewal can be late.
         Failure::Denied(denied) => (Code::Unavailable, denied.to_string()),
+        Failure::Deep => (
+            Code::FailedPrecondition,
+            "folders lie in one another too deep; remove those that no backup made".to_owned(),
+        ),
         Failure::System(errno) => {
             let (code, reason) = of_system(errno);
             (code, reason.to_owned())

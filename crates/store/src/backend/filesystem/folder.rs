@@ -13,15 +13,20 @@ use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat, mkdirat};
 use nix::unistd::{UnlinkatFlags, fsync, unlinkat};
 
 use super::error::Failure;
-use super::temporary::is_temporary;
+use super::temporary::{is_abandoned, is_temporary};
 use crate::backend::Permit;
 
 pub(super) type Result<T, E = Failure> = std::result::Result<T, E>;
 
 const FOLDER: OFlag =
     OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
-/// A temporary file that has not grown for so long belongs to nobody.
+/// A temporary file that has neither grown nor been touched for so long, and that nobody has a lock on, belongs to
+/// nobody.
 const ABANDONED: Duration = Duration::from_hours(1);
+/// The same, in a folder whose objects are being deleted.
+const ABANDONED_IN_DELETED: Duration = Duration::from_mins(5);
+/// How deep folders may lie in one another below the one that is asked for. Ours are two deep.
+const DEPTH: usize = 32;
 
 /// An open folder.
 #[derive(Debug)]
@@ -65,7 +70,7 @@ impl Folder {
         if let Some(folder) = self.enter(name)? {
             return Ok(folder);
         }
-        match mkdirat(&self.0, name, Mode::from_bits_truncate(0o750)) {
+        match mkdirat(&self.0, name, Mode::from_bits_truncate(0o700)) {
             Ok(()) => self.flush()?,
             Err(Errno::EEXIST) => {}
             Err(errno) => return Err(errno.into()),
@@ -130,7 +135,12 @@ impl Folder {
             Err(Errno::ENOENT | Errno::EISDIR) => return Ok(()),
             Err(errno) => return Err(errno.into()),
         }
-        for (parent, child) in path.iter().zip(folders).rev() {
+        let now = SystemTime::now();
+        for (at, (parent, child)) in path.iter().zip(folders).enumerate().rev() {
+            // What a process that was killed has left would keep the folder for ever.
+            if let Some(folder) = path.get(at + 1) {
+                folder.sweep_all(now, ABANDONED_IN_DELETED);
+            }
             // Not empty, or filled again: then it stays.
             if unlinkat(&parent.0, child.as_str(), UnlinkatFlags::RemoveDir).is_err() {
                 break;
@@ -141,13 +151,25 @@ impl Folder {
 
     /// The keys of the files here and below whose names here begin with `begin`.
     pub(super) fn files(&self, begin: &str, lead: &str, now: SystemTime) -> Result<Vec<String>> {
+        self.files_to(begin, lead, now, DEPTH)
+    }
+
+    fn files_to(
+        &self,
+        begin: &str,
+        lead: &str,
+        now: SystemTime,
+        depth: usize,
+    ) -> Result<Vec<String>> {
+        // Each folder costs stack and an open file. A list that leaves something out would be a lie.
+        let Some(deeper) = depth.checked_sub(1) else { return Err(Failure::Deep) };
         let mut keys = Vec::new();
         for (name, is_folder) in self.entries(begin, now)? {
             let key = format!("{lead}{name}");
             if !is_folder {
                 keys.push(key);
             } else if let Some(folder) = self.enter(&name)? {
-                keys.extend(folder.files("", &format!("{key}/"), now)?);
+                keys.extend(folder.files_to("", &format!("{key}/"), now, deeper)?);
             }
         }
         Ok(keys)
@@ -158,7 +180,7 @@ impl Folder {
         let mut names = Vec::new();
         for (name, is_folder) in self.entries(begin, now)? {
             let found = match is_folder.then(|| self.enter(&name)).transpose()?.flatten() {
-                Some(folder) => folder.any_file(now)?.is_break(),
+                Some(folder) => folder.any_file(now, DEPTH)?.is_break(),
                 None => false,
             };
             if found {
@@ -169,14 +191,16 @@ impl Folder {
         Ok(names)
     }
 
-    fn any_file(&self, now: SystemTime) -> Result<ControlFlow<()>> {
+    fn any_file(&self, now: SystemTime, depth: usize) -> Result<ControlFlow<()>> {
+        // Whatever it is, it is not empty.
+        let Some(deeper) = depth.checked_sub(1) else { return Ok(ControlFlow::Break(())) };
         let entries = self.entries("", now)?;
         if entries.iter().any(|(_, is_folder)| !is_folder) {
             return Ok(ControlFlow::Break(()));
         }
         for (name, _) in entries {
             if let Some(folder) = self.enter(&name)?
-                && folder.any_file(now)?.is_break()
+                && folder.any_file(now, deeper)?.is_break()
             {
                 return Ok(ControlFlow::Break(()));
             }
@@ -193,7 +217,7 @@ impl Folder {
             let entry = entry?;
             let Ok(name) = entry.file_name().to_str() else { continue };
             if is_temporary(name) {
-                self.sweep(name, now);
+                self.sweep(name, now, ABANDONED);
             } else if is_plain(name) && name.starts_with(begin) {
                 let is_folder = match entry.file_type() {
                     Some(Type::Directory) => true,
@@ -212,11 +236,24 @@ impl Folder {
         Ok(entries)
     }
 
-    fn sweep(&self, name: &str, now: SystemTime) {
+    /// Deletes the temporary files here that nobody writes.
+    fn sweep_all(&self, now: SystemTime, age: Duration) {
+        let Ok(mut dir) = Dir::openat(&self.0, c".", FOLDER, Mode::empty()) else { return };
+        for entry in dir.iter().flatten() {
+            if let Ok(name) = entry.file_name().to_str()
+                && is_temporary(name)
+            {
+                self.sweep(name, now, age);
+            }
+        }
+    }
+
+    fn sweep(&self, name: &str, now: SystemTime, enough: Duration) {
         let Ok(Some(stat)) = self.stat(name) else { return };
         let written = SystemTime::UNIX_EPOCH
             + Duration::from_secs(u64::try_from(stat.st_mtime).unwrap_or_default());
-        if now.duration_since(written).is_ok_and(|age| age > ABANDONED) {
+        let is_old = now.duration_since(written).is_ok_and(|age| age > enough);
+        if is_old && kind(&stat) == SFlag::S_IFREG && is_abandoned(self, name) {
             // It is only in the way; where we may not, it stays.
             let _ = unlinkat(&self.0, name, UnlinkatFlags::NoRemoveDir);
         }

@@ -1,12 +1,19 @@
 //! Files that are being written.
+//!
+//! One that a killed process left is to go, and one that somebody writes is to stay, also if no byte has come for
+//! hours. So whoever writes one has a lock on it, which the system takes away from a process that is gone, and touches
+//! it now and then, for file systems whose locks do not reach other machines.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, openat, renameat};
-use nix::sys::stat::Mode;
+use nix::fcntl::{AtFlags, Flock, FlockArg, OFlag, openat, renameat};
+use nix::sys::stat::{Mode, futimens};
+use nix::sys::time::TimeSpec;
 use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
 
 use super::folder::{Folder, Result};
@@ -22,6 +29,28 @@ pub(super) fn is_temporary(name: &str) -> bool {
     name.starts_with(BEGIN)
 }
 
+/// The temporary files that this process writes. Their names are unique.
+static IN_USE: LazyLock<Mutex<HashSet<String>>> = LazyLock::new(Mutex::default);
+
+fn in_use() -> MutexGuard<'static, HashSet<String>> {
+    IN_USE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether nobody writes a temporary file any more.
+pub(super) fn is_abandoned(folder: &Folder, name: &str) -> bool {
+    if in_use().contains(name) {
+        return false;
+    }
+    let flags = OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
+    // What cannot be opened is told by its age alone.
+    let Ok(fd) = openat(folder.fd(), name, flags, Mode::empty()) else { return true };
+    match Flock::lock(File::from(fd), FlockArg::LockExclusiveNonblock) {
+        Err((_, Errno::EWOULDBLOCK)) => false,
+        // Locked by nobody, or there are no locks.
+        Ok(_) | Err(_) => true,
+    }
+}
+
 /// A file that is not yet what it is to be. Dropping it deletes it.
 #[derive(Debug)]
 pub(super) struct Temporary {
@@ -29,6 +58,8 @@ pub(super) struct Temporary {
     name: String,
     target: String,
     is_here: bool,
+    /// Where the file system has locks.
+    lock: Option<Flock<File>>,
 }
 
 impl Temporary {
@@ -57,9 +88,23 @@ impl Temporary {
         let name = unique_name();
         let flags =
             OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let fd = openat(folder.fd(), name.as_str(), flags, Mode::from_bits_truncate(0o640))?;
-        let temporary = Self { folder, name, target: target.to_owned(), is_here: true };
-        Ok((temporary, File::from(fd)))
+        in_use().insert(name.clone());
+        // From here on whatever fails takes the name away again.
+        let mut temporary =
+            Self { folder, name, target: target.to_owned(), is_here: false, lock: None };
+        // It may hold Secrets of the whole cluster.
+        let mode = Mode::from_bits_truncate(0o600);
+        let fd = openat(temporary.folder.fd(), temporary.name.as_str(), flags, mode)?;
+        temporary.is_here = true;
+        let file = File::from(fd);
+        // A copy has the same lock. Where there are no locks, touching must do.
+        temporary.lock = Flock::lock(file.try_clone()?, FlockArg::LockExclusiveNonblock).ok();
+        Ok((temporary, file))
+    }
+
+    /// Says that the file is still being written, though it may not grow.
+    pub(super) fn touch(file: &File) -> Result<()> {
+        Ok(futimens(file, &TimeSpec::UTIME_NOW, &TimeSpec::UTIME_NOW)?)
     }
 
     /// Takes the name, whoever had it.
@@ -99,6 +144,7 @@ impl Drop for Temporary {
             // What cannot be deleted now is swept later.
             let _ = unlinkat(self.folder.fd(), self.name.as_str(), UnlinkatFlags::NoRemoveDir);
         }
+        in_use().remove(&self.name);
     }
 }
 

@@ -1,6 +1,5 @@
 //! A bucket that requests can be sent to.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +7,6 @@ use bowline_plugin::{Code, Config, Error, Result};
 use bytes::Bytes;
 use http::Method;
 use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey};
-use object_store::list::{PaginatedListOptions, PaginatedListStore as _};
 use object_store::path::Path;
 use object_store::signer::Signer as _;
 use object_store::{ClientOptions, ObjectStore as _, PutMode, PutOptions, RetryConfig, TagSet};
@@ -16,8 +14,9 @@ use reqwest::Url;
 
 use super::config::{Encryption, Settings, invalid, is_word};
 use super::credentials::{self, Identity};
-use super::endpoint::{self, BucketAddress};
+use super::endpoint::{self, BucketAddress, Variant};
 use super::http::{self as transport, Connector};
+use super::raw::RawBucket;
 use super::{Environment, Options};
 
 /// The region of services that have none.
@@ -31,15 +30,10 @@ pub(super) struct Connection {
     pub bucket: String,
     pub store: AmazonS3,
     pub tags: TagSet,
+    /// The same bucket, for keys that `object_store` has no words for.
+    pub raw: RawBucket,
     /// The same bucket, under the address that users reach.
     public: Option<AmazonS3>,
-}
-
-/// What lies below a prefix.
-#[derive(Debug, Default)]
-pub(super) struct Listed {
-    pub keys: Vec<String>,
-    pub prefixes: Vec<String>,
 }
 
 impl Connection {
@@ -47,22 +41,43 @@ impl Connection {
         let settings = Settings::read(config, options.allow_link_local)?;
         let found = credentials::find(&settings, &options.environment)?;
         let connector = Arc::new(Connector::new(&settings, options)?);
+        if let Some(url) = settings.url.as_ref().filter(|_| !options.allow_link_local) {
+            transport::check_behind_proxy(url).await?;
+        }
         let region = region(&settings, found.region.as_deref(), &options.environment, &connector);
         let region = region.await?;
+        let variant = Variant::of(&options.environment);
         let build = |service: Option<&Url>| {
-            let address = endpoint::of_bucket(&settings, service, &region);
+            let address = endpoint::of_bucket(&settings, service, &region, variant);
             let bucket = address.of_objects(&settings.bucket)?;
+            let is_plain = address.url.starts_with("http://");
+            let objects = bucket.clone();
             let http = BucketConnector { connector: Arc::clone(&connector), bucket };
             let built = builder(&settings, address, &region, options).and_then(|builder| {
-                authenticate(builder, &found.identity, &options.environment)
+                authenticate(builder, &found.identity, &region, &options.environment)
                     .with_http_connector(http)
                     .build()
             });
-            built.map_err(|error| Error::new(Code::InvalidArgument, error.to_string()))
+            let built =
+                built.map_err(|error| Error::new(Code::InvalidArgument, error.to_string()))?;
+            Ok::<_, Error>((built, objects, is_plain))
+        };
+        let (store, address, is_plain) = build(settings.url.as_ref())?;
+        let public = settings.public_url.as_ref().map(|url| build(Some(url))).transpose()?;
+        let client = ClientOptions::new().with_allow_http(is_plain);
+        let client = connector.connect(&client, &address);
+        let raw = RawBucket {
+            name: settings.bucket.clone(),
+            address,
+            region: region.clone(),
+            client: client.map_err(|error| Error::new(Code::InvalidArgument, error.to_string()))?,
+            credentials: Arc::clone(store.credentials()),
+            retry_for: options.retry_for,
         };
         Ok(Self {
-            store: build(settings.url.as_ref())?,
-            public: settings.public_url.as_ref().map(|url| build(Some(url))).transpose()?,
+            store,
+            raw,
+            public: public.map(|(store, ..)| store),
             tags: settings.tags.clone(),
             bucket: settings.bucket,
         })
@@ -76,36 +91,6 @@ impl Connection {
     ) -> object_store::Result<()> {
         let options = PutOptions { mode, tags: self.tags.clone(), ..PutOptions::default() };
         self.store.put_opts(&Path::parse(key)?, content.into(), options).await.map(drop)
-    }
-
-    pub(super) async fn list(
-        &self,
-        prefix: &str,
-        delimiter: Option<&str>,
-    ) -> object_store::Result<Listed> {
-        let mut listed = Listed::default();
-        let mut page_token = None;
-        loop {
-            let options = PaginatedListOptions {
-                delimiter: delimiter.map(|text| Cow::Owned(text.to_owned())),
-                page_token,
-                ..PaginatedListOptions::default()
-            };
-            let some_prefix = Some(prefix).filter(|prefix| !prefix.is_empty());
-            let page = self.store.list_paginated(some_prefix, options).await?;
-            let keys = page.result.objects.into_iter().map(|object| object.location.to_string());
-            // An object that stands for a folder has lost the slash at its end, and is not meant.
-            listed.keys.extend(keys.filter(|key| key.starts_with(prefix)));
-            let end = delimiter.unwrap_or_default();
-            listed.prefixes.extend(page.result.common_prefixes.iter().map(|path| {
-                let text = path.as_ref();
-                if text.ends_with(end) { text.to_owned() } else { format!("{text}{end}") }
-            }));
-            page_token = page.page_token;
-            if page_token.is_none() {
-                return Ok(listed);
-            }
-        }
     }
 
     pub(super) async fn signed_url(
@@ -184,6 +169,7 @@ fn builder(
 fn authenticate(
     builder: AmazonS3Builder,
     identity: &Identity,
+    region: &str,
     environment: &Environment,
 ) -> AmazonS3Builder {
     match identity {
@@ -194,7 +180,8 @@ fn authenticate(
         Identity::Role { arn, token_file, session } => {
             let builder = builder
                 .with_config(AmazonS3ConfigKey::RoleArn, arn)
-                .with_config(AmazonS3ConfigKey::WebIdentityTokenFile, token_file);
+                .with_config(AmazonS3ConfigKey::WebIdentityTokenFile, token_file)
+                .with_config(AmazonS3ConfigKey::StsEndpoint, endpoint::of_sts(region, environment));
             session.iter().fold(builder, |builder, session| {
                 builder.with_config(AmazonS3ConfigKey::RoleSessionName, session)
             })

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use bowline_plugin::{Code, Error, Result};
 use reqwest::Url;
 
+use super::Environment;
 use super::config::{Settings, invalid};
 
 /// Names under which clouds hand out credentials to whoever asks from the inside.
@@ -91,10 +92,66 @@ impl BucketAddress {
     }
 }
 
+/// Which of the addresses of AWS are wanted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Variant {
+    /// Those with validated cryptography.
+    pub fips: bool,
+    /// Those that answer over IPv6, too.
+    pub dual_stack: bool,
+}
+
+impl Variant {
+    /// As the variables of AWS' tools say.
+    pub(super) fn of(environment: &Environment) -> Self {
+        let is_set = |name: &str| {
+            environment.get(name).is_some_and(|value| value.eq_ignore_ascii_case("true"))
+        };
+        Self {
+            fips: is_set("AWS_USE_FIPS_ENDPOINT"),
+            dual_stack: is_set("AWS_USE_DUALSTACK_ENDPOINT"),
+        }
+    }
+}
+
+/// The parts of AWS by the beginnings of their regions: their domain, and that of addresses that answer over IPv6, too.
+const PARTITIONS: [(&str, &str, &str); 6] = [
+    ("cn-", "amazonaws.com.cn", "api.amazonwebservices.com.cn"),
+    ("eusc-", "amazonaws.eu", "api.amazonwebservices.eu"),
+    ("us-isof-", "csp.hci.ic.gov", "api.aws.hci.ic.gov"),
+    ("us-isob-", "sc2s.sgov.gov", "api.aws.scloud"),
+    ("us-iso-", "c2s.ic.gov", "api.aws.ic.gov"),
+    ("eu-isoe-", "cloud.adc-e.uk", "api.cloud-aws.adc-e.uk"),
+];
+
+/// The domains of the part of AWS that a region is in.
+fn domains(region: &str) -> (&'static str, &'static str) {
+    let found = PARTITIONS.iter().find(|(begin, ..)| region.starts_with(begin));
+    found.map_or(("amazonaws.com", "api.aws"), |(_, domain, dual_stack)| (domain, dual_stack))
+}
+
+/// The address of the service that gives credentials for a role, as AWS' own tools find it.
+pub(super) fn of_sts(region: &str, environment: &Environment) -> String {
+    let ignored = environment.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS");
+    let is_ignored = ignored.is_some_and(|value| value.eq_ignore_ascii_case("true"));
+    if let Some(url) = environment.get("AWS_ENDPOINT_URL_STS").filter(|_| !is_ignored) {
+        return url.trim_end_matches('/').to_owned();
+    }
+    let Variant { fips, dual_stack } = Variant::of(environment);
+    let (plain, both) = domains(region);
+    let service = if fips { "sts-fips" } else { "sts" };
+    format!("https://{service}.{region}.{}", if dual_stack { both } else { plain })
+}
+
 /// Where the bucket of some settings is, at a service or, without one, at AWS.
-pub(super) fn of_bucket(settings: &Settings, service: Option<&Url>, region: &str) -> BucketAddress {
+pub(super) fn of_bucket(
+    settings: &Settings,
+    service: Option<&Url>,
+    region: &str,
+    variant: Variant,
+) -> BucketAddress {
     let bucket = &settings.bucket;
-    let domain = if region.starts_with("cn-") { "amazonaws.com.cn" } else { "amazonaws.com" };
+    let (domain, _) = domains(region);
     let (scheme, host, rest) = match service {
         Some(url) => {
             let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
@@ -102,7 +159,11 @@ pub(super) fn of_bucket(settings: &Settings, service: Option<&Url>, region: &str
             let host = url.host_str().unwrap_or_default().to_owned();
             (url.scheme(), host, format!("{port}{path}"))
         }
-        None => ("https", format!("s3.{region}.{domain}"), String::new()),
+        None => {
+            let service = if variant.fips { "s3-fips" } else { "s3" };
+            let stack = if variant.dual_stack { ".dualstack" } else { "" };
+            ("https", format!("{service}{stack}.{region}.{domain}"), String::new())
+        }
     };
     let is_number = host.starts_with('[') || host.parse::<Ipv4Addr>().is_ok();
     let is_label = bucket.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-'));
@@ -167,7 +228,7 @@ mod tests {
                     .map(|(k, v)| (k.to_owned(), v.to_owned()))
                     .into();
             let settings = Settings::read(&config, false).unwrap();
-            of_bucket(&settings, settings.url.as_ref(), region).url
+            of_bucket(&settings, settings.url.as_ref(), region, Variant::default()).url
         };
         for (url, bucket, path_style, region, expected) in [
             ("", "b", "", "eu-west-1", "https://b.s3.eu-west-1.amazonaws.com"),
@@ -183,5 +244,33 @@ mod tests {
         ] {
             assert_eq!(address(url, bucket, path_style, region), expected, "{url} {bucket}");
         }
+    }
+
+    #[test]
+    fn credentials_of_roles_come_from_the_sts_of_their_part_of_aws() {
+        let environment = |pairs: &[(&str, &str)]| {
+            Environment(pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect())
+        };
+        let fips = ("AWS_USE_FIPS_ENDPOINT", "true");
+        let both = ("AWS_USE_DUALSTACK_ENDPOINT", "true");
+        let set = ("AWS_ENDPOINT_URL_STS", "https://sts.internal/");
+        let ignored = ("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true");
+        for (region, pairs, expected) in [
+            ("eu-west-1", &[][..], "https://sts.eu-west-1.amazonaws.com"),
+            ("cn-north-1", &[], "https://sts.cn-north-1.amazonaws.com.cn"),
+            ("us-iso-east-1", &[], "https://sts.us-iso-east-1.c2s.ic.gov"),
+            ("us-isob-east-1", &[], "https://sts.us-isob-east-1.sc2s.sgov.gov"),
+            ("us-gov-west-1", &[fips], "https://sts-fips.us-gov-west-1.amazonaws.com"),
+            ("eu-west-1", &[both], "https://sts.eu-west-1.api.aws"),
+            ("cn-north-1", &[set], "https://sts.internal"),
+            ("eu-west-1", &[set, ignored], "https://sts.eu-west-1.amazonaws.com"),
+        ] {
+            assert_eq!(of_sts(region, &environment(pairs)), expected, "{region} {pairs:?}");
+        }
+        let config: Config = [("bucket".to_owned(), "b".to_owned())].into();
+        let settings = Settings::read(&config, false).unwrap();
+        let variant = Variant::of(&environment(&[fips, both]));
+        let address = of_bucket(&settings, None, "eu-west-1", variant);
+        assert_eq!(address.url, "https://b.s3-fips.dualstack.eu-west-1.amazonaws.com");
     }
 }

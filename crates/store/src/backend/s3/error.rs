@@ -5,13 +5,22 @@ use std::error::Error as _;
 use bowline_plugin::{Code, Error};
 use object_store::Error as S3Error;
 
-/// How much of an answer that is not in the format of S3 is repeated.
+/// How much of an error is repeated.
 const MAX_TEXT: usize = 400;
 
 /// The error that users see. What was being done with which object, the caller knows.
 pub(super) fn explain(bucket: &str, error: &S3Error) -> Error {
-    let said = Said::of(error);
-    let (code, reason) = match (kind(error, &said), said.text) {
+    let said = Answer::of(error);
+    in_words(bucket, kind(error, &said), said.text)
+}
+
+/// The same for an answer that was read here.
+pub(super) fn explain_answer(bucket: &str, answer: Answer) -> Error {
+    in_words(bucket, kind_of_answer(&answer).unwrap_or(Kind::Passing), answer.text)
+}
+
+fn in_words(bucket: &str, kind: Kind, text: String) -> Error {
+    let (code, reason) = match (kind, text) {
         (Kind::NoBucket, text) => {
             let hint = "create it, or correct `spec.objectStorage.bucket`";
             (Code::FailedPrecondition, format!("bucket `{bucket}` does not exist: {hint} ({text})"))
@@ -34,12 +43,12 @@ pub(super) fn explain(bucket: &str, error: &S3Error) -> Error {
 
 /// Whether it was the bucket that is missing.
 pub(super) fn no_bucket(error: &S3Error) -> bool {
-    matches!(kind(error, &Said::of(error)), Kind::NoBucket)
+    matches!(kind(error, &Answer::of(error)), Kind::NoBucket)
 }
 
 /// Whether the server does not know what it was asked for.
 pub(super) fn is_not_implemented(error: &S3Error) -> bool {
-    matches!(kind(error, &Said::of(error)), Kind::NotImplemented)
+    matches!(kind(error, &Answer::of(error)), Kind::NotImplemented)
 }
 
 enum Kind {
@@ -55,20 +64,9 @@ enum Kind {
 }
 
 /// Some requests of object_store keep the status of an answer, others have it in their text only.
-fn kind(error: &S3Error, said: &Said) -> Kind {
-    match (said.code.as_deref(), said.status) {
-        (Some("NoSuchBucket"), _) => return Kind::NoBucket,
-        (Some("NotImplemented"), _) | (_, Some(501)) => return Kind::NotImplemented,
-        (
-            Some("InvalidAccessKeyId" | "ExpiredToken" | "InvalidToken" | "SignatureDoesNotMatch"),
-            _,
-        )
-        | (_, Some(401)) => return Kind::Unauthenticated,
-        (_, Some(403)) => return Kind::Denied,
-        (_, Some(404)) => return Kind::NotFound,
-        (_, Some(429)) => return Kind::Passing,
-        (_, Some(300..=499)) => return Kind::Refused,
-        _ => {}
+fn kind(error: &S3Error, said: &Answer) -> Kind {
+    if let Some(kind) = kind_of_answer(said) {
+        return kind;
     }
     match error {
         S3Error::NotFound { .. } => Kind::NotFound,
@@ -84,31 +82,75 @@ fn kind(error: &S3Error, said: &Said) -> Kind {
     }
 }
 
-/// What the server said.
-struct Said {
-    /// The status of its answer.
-    status: Option<u16>,
-    /// S3's own code.
-    code: Option<String>,
-    /// For people, on one line. Of an answer in S3's format only code and message: the rest is long,
-    /// and is about the request.
-    text: String,
+fn kind_of_answer(said: &Answer) -> Option<Kind> {
+    match (said.code.as_deref(), said.status) {
+        (Some("NoSuchBucket"), _) => Some(Kind::NoBucket),
+        (Some("NotImplemented"), _) | (_, Some(501)) => Some(Kind::NotImplemented),
+        (
+            Some("InvalidAccessKeyId" | "ExpiredToken" | "InvalidToken" | "SignatureDoesNotMatch"),
+            _,
+        )
+        | (_, Some(401)) => Some(Kind::Unauthenticated),
+        (Some("AccessDenied"), _) | (_, Some(403)) => Some(Kind::Denied),
+        (_, Some(404)) => Some(Kind::NotFound),
+        (_, Some(429)) => Some(Kind::Passing),
+        (_, Some(300..=499)) => Some(Kind::Refused),
+        _ => None,
+    }
 }
 
-impl Said {
+/// What the server said.
+pub(super) struct Answer {
+    /// The status of its answer.
+    pub(super) status: Option<u16>,
+    /// S3's own code.
+    pub(super) code: Option<String>,
+    /// For people, on one line. Of an answer in S3's format only code and message: the rest is long,
+    /// and is about the request. Of any other nothing but its status: it may come from a service that only the
+    /// server reaches, and whoever may write a location must not read that through it.
+    pub(super) text: String,
+}
+
+impl Answer {
+    /// An answer that was read here.
+    pub(super) fn read(status: u16, content: &[u8]) -> Self {
+        let content = String::from_utf8_lossy(content);
+        let (code, text) = of_s3(&content);
+        let text = text.unwrap_or_else(|| foreign(status));
+        Self { status: Some(status), code, text }
+    }
+
     fn of(error: &S3Error) -> Self {
         let full = error.to_string();
         let status = full
             .split_once("status code: ")
             .and_then(|(_, rest)| rest.get(..3).and_then(|digits| digits.parse::<u16>().ok()));
-        let code = between(&full, "<Code>", "</Code>").map(str::to_owned);
-        let text = match (&code, between(&full, "<Message>", "</Message>")) {
-            (Some(code), Some(message)) => format!("{code}: {message}"),
-            (Some(code), None) => code.clone(),
-            (None, _) => shorten(&with_cause(error, &full)),
+        let (code, text) = of_s3(&full);
+        let text = match (text, status) {
+            (Some(text), _) => text,
+            (None, Some(status)) => foreign(status),
+            (None, None) => shorten(&with_cause(error, &full)),
         };
         Self { status, code, text }
     }
+}
+
+/// The code of an error in S3's format, and what is told of it.
+fn of_s3(text: &str) -> (Option<String>, Option<String>) {
+    let code = between(text, "<Code>", "</Code>").map(str::to_owned);
+    let told = match (&code, between(text, "<Message>", "</Message>")) {
+        (Some(code), Some(message)) => Some(shorten(&format!("{code}: {message}"))),
+        (Some(code), None) => Some(shorten(code)),
+        (None, _) => None,
+    };
+    (code, told)
+}
+
+/// What is told of an answer that is not in S3's format.
+fn foreign(status: u16) -> String {
+    let named = http::StatusCode::from_u16(status).ok();
+    let reason = named.and_then(|status| status.canonical_reason()).unwrap_or_default();
+    format!("the server answers {} without an error of S3", format!("{status} {reason}").trim())
 }
 
 fn between<'a>(text: &'a str, begin: &str, end: &str) -> Option<&'a str> {

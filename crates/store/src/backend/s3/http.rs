@@ -85,6 +85,33 @@ impl Connector {
     }
 }
 
+/// The variables that lead requests to a proxy.
+const PROXIES: [&str; 6] =
+    ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"];
+/// How long a name may take to be resolved.
+const RESOLVE_LIMIT: Duration = Duration::from_secs(5);
+
+/// Refuses a name that leads to an address that is refused, where a proxy would resolve it: our own [guard](Guarded) is not
+/// asked then. A name that only the proxy knows is left to it.
+pub(super) async fn check_behind_proxy(url: &Url) -> Result<()> {
+    let is_set = |name: &&str| std::env::var_os(*name).is_some_and(|value| !value.is_empty());
+    let Some(host) = url.domain().filter(|_| PROXIES.iter().any(is_set)) else {
+        return Ok(());
+    };
+    check_resolved(host).await
+}
+
+async fn check_resolved(host: &str) -> Result<()> {
+    let found = tokio::time::timeout(RESOLVE_LIMIT, tokio::net::lookup_host((host, 0))).await;
+    let Ok(Ok(addresses)) = found else { return Ok(()) };
+    match addresses.map(|found| found.ip()).find(|address| endpoint::is_forbidden(*address)) {
+        Some(bad) => invalid(format!(
+            "`s3Url` is refused: {host} leads to the link-local or metadata address {bad}"
+        )),
+        None => Ok(()),
+    }
+}
+
 /// Asks AWS which region a bucket is in.
 pub(super) async fn region_of(connector: &Connector, bucket: &str) -> Result<String> {
     let unknown = |reason: String| {
@@ -131,5 +158,13 @@ mod tests {
         let Err(error) = resolve("169.254.169.254").await else { panic!("it is refused") };
         assert!(error.to_string().contains("169.254.169.254 is refused"), "{error}");
         assert!(resolve("localhost").await.unwrap().next().is_some());
+    }
+
+    #[tokio::test]
+    async fn a_name_is_looked_at_where_a_proxy_would_resolve_it() {
+        let error = check_resolved("169.254.169.254").await.unwrap_err();
+        assert!(error.message().contains("metadata address 169.254.169.254"), "{error}");
+        check_resolved("localhost").await.unwrap();
+        check_resolved("no-such-name.invalid").await.unwrap();
     }
 }

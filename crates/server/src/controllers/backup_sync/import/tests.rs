@@ -204,3 +204,36 @@ fn work_that_has_not_ended_is_not_taken_in_since_somebody_would_go_on_with_it() 
     }
     assert_eq!(has_ended(None), (false, false));
 }
+
+/// See `security.md`, F1: a record that expired long ago would have its snapshots deleted within a minute.
+#[test]
+fn what_is_taken_in_does_not_expire_in_the_moment_of_its_import() {
+    let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+    let expiration = |text: Option<&str>| {
+        let taken = decide(record(Some("Completed"), text), &PLACE, &schedules(), now);
+        let Verdict::Create(backup) = taken else { panic!("it is taken in") };
+        backup.status.unwrap().expiration.map(|time| time.0.to_string())
+    };
+    let tomorrow = Some("2026-01-02T00:00:00Z".to_owned());
+    assert_eq!(expiration(Some("2020-01-01T00:00:00Z")), tomorrow);
+    assert_eq!(expiration(Some("2026-01-01T00:00:01Z")), tomorrow);
+    let later = "2026-02-01T00:00:00Z";
+    assert_eq!(expiration(Some(later)), Some(later.to_owned()));
+    assert_eq!(expiration(None), None, "it is kept for ever");
+}
+
+#[test]
+fn what_servers_note_for_themselves_is_not_taken_in() {
+    let mut theirs = record(Some("Completed"), None);
+    for key in [annotation::CANCEL, annotation::RETENTION_GAVE_UP, annotation::SNAPSHOT_TYPE] {
+        theirs.annotations_mut().insert(key.to_owned(), "true".to_owned());
+    }
+    let Verdict::Create(backup) = decide(theirs, &PLACE, &schedules(), at(0)) else {
+        panic!("it is taken in")
+    };
+    let annotations = backup.annotations();
+    assert!(!annotations.contains_key(annotation::CANCEL));
+    assert!(!annotations.contains_key(annotation::RETENTION_GAVE_UP));
+    assert!(annotations.contains_key(annotation::SNAPSHOT_TYPE));
+    assert!(annotations.contains_key("velero.io/resource-timeout"));
+}

@@ -33,10 +33,11 @@ fn bucket(service: &FakeServer, metadata: &FakeServer) -> AmazonS3 {
     let options = Options { permit, ..Options::default() };
     let settings = Settings::read(&config, false).unwrap();
     let connector = Arc::new(Connector::new(&settings, &options).unwrap());
-    let address = endpoint::of_bucket(&settings, settings.url.as_ref(), ANY_REGION);
+    let address =
+        endpoint::of_bucket(&settings, settings.url.as_ref(), ANY_REGION, Variant::default());
     let bucket = address.of_objects(BUCKET).unwrap();
     let builder = builder(&settings, address, ANY_REGION, &options).unwrap();
-    authenticate(builder, &Identity::Machine, &options.environment)
+    authenticate(builder, &Identity::Machine, ANY_REGION, &options.environment)
         .with_metadata_endpoint(&metadata.url)
         .with_http_connector(BucketConnector { connector, bucket })
         .build()

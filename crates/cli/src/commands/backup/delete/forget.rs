@@ -1,0 +1,253 @@
+//! `bowline backup delete --forget`: removes the Backup resource alone.
+//!
+//! For a bucket that does not come back, or a plugin that is gone: the server deletes nothing then, since the record of
+//! what it cannot delete would be lost. This command says what stays behind, as far as the cluster knows, and removes the
+//! resource. It asks neither the server nor the bucket.
+
+use std::collections::BTreeSet;
+
+use anyhow::bail;
+use bowline_api::{
+    Backup, BackupPhase, BackupStorageLocation, DataUpload, PodVolumeBackup, VolumePluginBackup,
+    label,
+};
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
+use kube::{Api, Resource, ResourceExt as _};
+
+use crate::installation::{Installation, is_not_found, is_unknown_kind};
+use crate::listing;
+use crate::output::{self, harmless};
+
+/// How many objects of a kind are listed at most.
+const LISTED: u32 = 500;
+
+/// Removes Backups, each after saying what stays behind.
+pub(super) async fn forget(installation: &Installation, backups: &[Backup]) -> anyhow::Result<()> {
+    for backup in backups {
+        check(backup)?;
+    }
+    for backup in backups {
+        let name = backup.name_any();
+        let leftovers = leftovers(installation, backup).await?;
+        output::say(format_args!("stays behind of backup `{name}`:"));
+        for line in &leftovers {
+            output::data(&format!("{}\n", harmless(line)))?;
+        }
+        listing::delete::<Backup>(installation, &name).await?;
+        output::say(format_args!("backup `{name}` is forgotten"));
+    }
+    output::say(
+        "hint: when its storage location can be read again, the server brings a forgotten backup into the \
+         cluster again as long as its files are there; delete it then",
+    );
+    Ok(())
+}
+
+/// Refuses a backup that is not over: its run would go on without it.
+fn check(backup: &Backup) -> anyhow::Result<()> {
+    let phase = backup.status.as_ref().and_then(|status| status.phase.as_ref());
+    if phase.is_some_and(BackupPhase::is_terminal) {
+        return Ok(());
+    }
+    let name = backup.name_any();
+    let phase = phase.map_or_else(|| "New".to_owned(), ToString::to_string);
+    bail!(
+        "backup `{name}` is {phase}, so it cannot be forgotten; hint: stop it with `bowline backup cancel \
+         {name}` first"
+    );
+}
+
+/// What is left when a Backup is removed, one line each.
+async fn leftovers(installation: &Installation, backup: &Backup) -> anyhow::Result<Vec<String>> {
+    let name = backup.name_any();
+    let location = &backup.spec.storage_location;
+    let found = match location.as_str() {
+        "" => None,
+        location => listing::get_opt::<BackupStorageLocation>(installation, location).await?,
+    };
+    let mut lines = vec![files(&name, location, found.as_ref())];
+    let value = label::value(&name);
+    let is_of = |labels: &std::collections::BTreeMap<String, String>| {
+        labels.get(label::BACKUP_NAME).is_some_and(|of| *of == value)
+    };
+    let reports: Vec<VolumePluginBackup> = list(installation, None).await?;
+    let reports = reports.iter().filter(|one| one.spec.backup == name || is_of(one.labels()));
+    let snapshots: BTreeSet<String> = reports.filter_map(of_report).collect();
+    lines.extend(snapshots.iter().cloned());
+    let selector = format!("{}={value}", label::BACKUP_NAME);
+    let copies: Vec<PodVolumeBackup> = list(installation, Some(&selector)).await?;
+    let copies = copies.iter().filter_map(|copy| {
+        let id = copy.status.as_ref().map_or("", |status| status.snapshot_id.as_str());
+        (!id.is_empty()).then(|| format!("pod volume backup {}: snapshot {id}", copy.name_any()))
+    });
+    lines.extend(copies);
+    let uploads: Vec<DataUpload> = list(installation, Some(&selector)).await?;
+    let uploads = uploads.iter().filter_map(|upload| {
+        let id = upload.status.as_ref().map_or("", |status| status.snapshot_id.as_str());
+        (!id.is_empty()).then(|| format!("data upload {}: snapshot {id}", upload.name_any()))
+    });
+    lines.extend(uploads);
+    lines.extend(contents(installation, &selector).await?);
+    lines.extend(counted(backup, snapshots.len()));
+    Ok(lines)
+}
+
+/// Where the files of a backup are.
+fn files(name: &str, location: &str, found: Option<&BackupStorageLocation>) -> String {
+    if location.is_empty() {
+        return "no files: the backup has no storage location".to_owned();
+    }
+    let storage = found.and_then(|found| found.spec.object_storage.as_ref());
+    let Some(storage) = storage else {
+        return format!(
+            "files in storage location {location}, which does not exist any more: folder backups/{name}/"
+        );
+    };
+    let prefix = match storage.prefix.trim_matches('/') {
+        "" => String::new(),
+        prefix => format!("{prefix}/"),
+    };
+    format!(
+        "files in storage location {location}: bucket {}, folder {prefix}backups/{name}/",
+        storage.bucket
+    )
+}
+
+/// The snapshot that a plugin has reported, if it has one.
+fn of_report(report: &VolumePluginBackup) -> Option<String> {
+    let id = report.status.as_ref()?.snapshot_id.as_str();
+    let volume = &report.spec.volume;
+    (!id.is_empty()).then(|| format!("snapshot {id} of volume {volume}"))
+}
+
+/// The VolumeSnapshotContents of a backup that are in the cluster. Where the kind is not served there are none.
+async fn contents(installation: &Installation, selector: &str) -> anyhow::Result<Vec<String>> {
+    let kind = GroupVersionKind::gvk("snapshot.storage.k8s.io", "v1", "VolumeSnapshotContent");
+    let resource = ApiResource::from_gvk_with_plural(&kind, "volumesnapshotcontents");
+    let api: Api<DynamicObject> = Api::all_with(installation.client(), &resource);
+    let params = ListParams::default().labels(selector).limit(LISTED);
+    let listed = match api.list(&params).await {
+        Ok(listed) => listed,
+        Err(error) if is_not_found(&error) || is_unknown_kind(&error) => return Ok(Vec::new()),
+        // Not everybody may list them.
+        Err(_) => {
+            return Ok(vec!["CSI snapshots: VolumeSnapshotContents cannot be listed".to_owned()]);
+        }
+    };
+    Ok(listed.iter().map(|content| of_content(&content.name_any(), &content.data)).collect())
+}
+
+fn of_content(name: &str, content: &serde_json::Value) -> String {
+    let text = |pointer: &str| content.pointer(pointer).and_then(|value| value.as_str());
+    let handle = text("/status/snapshotHandle").or_else(|| text("/spec/source/snapshotHandle"));
+    let driver = text("/spec/driver").unwrap_or("unknown");
+    let handle = handle.unwrap_or("unknown");
+    format!("CSI snapshot {handle} of driver {driver}: VolumeSnapshotContent {name}")
+}
+
+/// What the status counts and nothing in the cluster names.
+fn counted(backup: &Backup, named: usize) -> Vec<String> {
+    let status = backup.status.clone().unwrap_or_default();
+    let count = |count: i64| usize::try_from(count).unwrap_or_default();
+    let plugins = count(status.volume_snapshots_completed).saturating_sub(named);
+    let csi = count(status.csi_volume_snapshots_completed);
+    let mut lines = Vec::new();
+    if plugins > 0 {
+        lines.push(format!("snapshots that only files in the bucket name: {plugins}"));
+    }
+    if csi > 0 {
+        lines.push(format!("CSI snapshots that the backup completed: {csi}"));
+    }
+    lines
+}
+
+/// Objects of the installation; none of a kind that is not installed.
+async fn list<K>(installation: &Installation, selector: Option<&str>) -> anyhow::Result<Vec<K>>
+where
+    K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>,
+    K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+{
+    let api: Api<K> = installation.api();
+    let mut params = ListParams::default().limit(LISTED);
+    params.label_selector = selector.map(str::to_owned);
+    let mut found = Vec::new();
+    loop {
+        let page = match api.list(&params).await {
+            Ok(page) => page,
+            Err(error) if is_not_found(&error) || is_unknown_kind(&error) => return Ok(found),
+            Err(error) => return Err(installation.explain("list what the backup leaves", error)),
+        };
+        found.extend(page.items);
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok(found),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn backup(status: &Value) -> Backup {
+        serde_json::from_value(json!({
+            "metadata": {"name": "b"}, "spec": {"storageLocation": "l"}, "status": status,
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn only_a_backup_that_is_over_is_forgotten() {
+        for (phase, is_over) in [
+            ("Completed", true),
+            ("PartiallyFailed", true),
+            ("Failed", true),
+            ("Deleting", true),
+            ("FailedValidation", true),
+            ("InProgress", false),
+            ("Queued", false),
+        ] {
+            let checked = check(&backup(&json!({"phase": phase})));
+            assert_eq!(checked.is_ok(), is_over, "{phase}");
+        }
+        let error = check(&backup(&json!({}))).unwrap_err().to_string();
+        assert!(error.contains("is New") && error.contains("backup cancel b"), "{error}");
+    }
+
+    #[test]
+    fn what_stays_behind_is_named_as_far_as_it_is_known() {
+        let location: BackupStorageLocation = serde_json::from_value(json!({
+            "metadata": {"name": "l"},
+            "spec": {"provider": "aws", "objectStorage": {"bucket": "bk", "prefix": "/p/"}},
+        }))
+        .unwrap();
+        assert_eq!(
+            files("b", "l", Some(&location)),
+            "files in storage location l: bucket bk, folder p/backups/b/"
+        );
+        assert!(files("b", "l", None).contains("does not exist any more: folder backups/b/"));
+        let report: VolumePluginBackup = serde_json::from_value(json!({
+            "metadata": {"name": "r"}, "spec": {"backup": "b", "volume": "pv-1"},
+            "status": {"snapshotID": "snap-1"},
+        }))
+        .unwrap();
+        assert_eq!(of_report(&report).as_deref(), Some("snapshot snap-1 of volume pv-1"));
+        let content = json!({"spec": {"driver": "d"}, "status": {"snapshotHandle": "h"}});
+        assert_eq!(
+            of_content("vsc", &content),
+            "CSI snapshot h of driver d: VolumeSnapshotContent vsc"
+        );
+        let status = json!({
+            "phase": "Completed", "volumeSnapshotsCompleted": 3, "csiVolumeSnapshotsCompleted": 2,
+        });
+        assert_eq!(
+            counted(&backup(&status), 1),
+            [
+                "snapshots that only files in the bucket name: 2",
+                "CSI snapshots that the backup completed: 2"
+            ]
+        );
+    }
+}

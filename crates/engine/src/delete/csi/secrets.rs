@@ -1,0 +1,230 @@
+//! With which Secret a snapshot is deleted.
+//!
+//! The archive says it, in annotations of the VolumeSnapshotContent. It is not believed: whoever can write into the
+//! bucket would choose a Secret of this cluster that is handed to a driver. So the VolumeSnapshotClasses of this cluster
+//! say it, as they do when a snapshot is taken.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use futures::StreamExt as _;
+use serde_json::Value;
+
+use super::{Content, text};
+use crate::cluster::{self, Cluster, Query};
+use crate::csi::{
+    CLASSES, DELETION_SECRET, GROUP_CLASSES, GROUP_DELETION_SECRET, resource, resource_of_groups,
+};
+use crate::resource::{Resource, Resources};
+
+/// The parameters of a class that name its Secret: name and namespace.
+const PARAMETERS: [&str; 2] = [
+    "csi.storage.k8s.io/snapshotter-secret-name",
+    "csi.storage.k8s.io/snapshotter-secret-namespace",
+];
+/// The same for a class of groups.
+const GROUP_PARAMETERS: [&str; 2] = [
+    "csi.storage.k8s.io/group-snapshotter-secret-name",
+    "csi.storage.k8s.io/group-snapshotter-secret-namespace",
+];
+
+/// A class of this cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Class {
+    name: String,
+    driver: String,
+    /// Name and namespace of its Secret, if it has one; either may be a template.
+    secret: Option<[String; 2]>,
+}
+
+/// The classes of this cluster.
+#[derive(Debug, Default)]
+pub(super) struct Classes {
+    snapshots: Vec<Class>,
+    groups: Vec<Class>,
+}
+
+impl Classes {
+    /// Reads them. A kind that is not served has none.
+    pub(super) async fn read(
+        cluster: &dyn Cluster,
+        resources: &Resources,
+    ) -> cluster::Result<Self> {
+        let snapshots = resources.find(&resource(CLASSES));
+        let groups = resources.find(&resource_of_groups(GROUP_CLASSES));
+        Ok(Self {
+            snapshots: read(cluster, snapshots, PARAMETERS).await?,
+            groups: read(cluster, groups, GROUP_PARAMETERS).await?,
+        })
+    }
+
+    /// Writes into contents what their deletion needs, or says which of them nobody could delete.
+    pub(super) fn settle(&self, contents: &mut [Content]) -> Vec<String> {
+        let mut reasons = BTreeSet::new();
+        for content in contents {
+            let (classes, keys) = if content.group.is_empty() {
+                (&self.snapshots, DELETION_SECRET)
+            } else {
+                (&self.groups, GROUP_DELETION_SECRET)
+            };
+            match secret(content, classes) {
+                Ok(None) => content.annotations = BTreeMap::new(),
+                Ok(Some(secret)) => {
+                    let pairs = keys.into_iter().map(str::to_owned).zip(secret);
+                    content.annotations = pairs.collect();
+                }
+                Err(reason) => drop(reasons.insert(reason)),
+            }
+        }
+        reasons.into_iter().collect()
+    }
+}
+
+async fn read(
+    cluster: &dyn Cluster,
+    resource: Option<&Arc<Resource>>,
+    [name, namespace]: [&str; 2],
+) -> cluster::Result<Vec<Class>> {
+    let Some(resource) = resource else { return Ok(Vec::new()) };
+    let mut listed = cluster.list(resource, Query::default());
+    let mut classes = Vec::new();
+    while let Some(object) = listed.next().await {
+        let object = object?;
+        let Ok(class) = object.item.parse::<Value>() else { continue };
+        let parameter = |key: &str| {
+            let parameters = class.get("parameters")?;
+            parameters.get(key)?.as_str().filter(|value| !value.is_empty()).map(str::to_owned)
+        };
+        classes.push(Class {
+            name: text(&class, "/metadata/name").to_owned(),
+            driver: text(&class, "/driver").to_owned(),
+            secret: parameter(name).zip(parameter(namespace)).map(|(a, b)| [a, b]),
+        });
+    }
+    Ok(classes)
+}
+
+/// The Secret with which a snapshot is deleted: name and namespace.
+fn secret(content: &Content, classes: &[Class]) -> Result<Option<[String; 2]>, String> {
+    let driver = &content.driver;
+    let of_driver: Vec<&Class> = classes.iter().filter(|class| class.driver == *driver).collect();
+    let named = of_driver.iter().find(|class| class.name == content.class);
+    let secrets: BTreeSet<Option<&[String; 2]>> = match named {
+        Some(class) => [class.secret.as_ref()].into(),
+        None => of_driver.iter().map(|class| class.secret.as_ref()).collect(),
+    };
+    let mut secrets = secrets.into_iter();
+    let chosen = match (secrets.next(), secrets.next()) {
+        (Some(secret), None) => secret,
+        (None, _) if !content.needs_secret => None,
+        (Some(_), Some(_)) if !content.needs_secret => None,
+        (None, _) => {
+            return Err(format!(
+                "snapshots of the CSI driver {driver} are deleted with a Secret, which is named by a \
+                 VolumeSnapshotClass: create the class of this driver again"
+            ));
+        }
+        (Some(_), Some(_)) => {
+            return Err(format!(
+                "snapshots of the CSI driver {driver} are deleted with a Secret, and its classes in \
+                 this cluster name several: create the class {:?}, which they were taken with",
+                content.class
+            ));
+        }
+    };
+    let Some(templates) = chosen else { return Ok(None) };
+    let [name, namespace] = templates.each_ref().map(|template| resolved(template, content));
+    Ok(Some([name?, namespace?]))
+}
+
+/// What a template of a class means for a snapshot.
+fn resolved(template: &str, content: &Content) -> Result<String, String> {
+    let (namespace, snapshot) = &content.snapshot;
+    let values = [
+        ("${volumesnapshotcontent.name}", &content.name),
+        ("${volumesnapshot.namespace}", namespace),
+        ("${volumesnapshot.name}", snapshot),
+    ];
+    let mut resolved = template.to_owned();
+    for (key, value) in values {
+        if !resolved.contains(key) {
+            continue;
+        }
+        if value.is_empty() {
+            return Err(format!(
+                "the Secret with which CSI snapshot {} is deleted is named after its VolumeSnapshot, \
+                 which the backup does not name",
+                content.handle
+            ));
+        }
+        resolved = resolved.replace(key, value);
+    }
+    Ok(resolved)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn class(name: &str, secret: Option<[&str; 2]>) -> Class {
+        let secret = secret.map(|secret| secret.map(str::to_owned));
+        Class { name: name.into(), driver: "d".into(), secret }
+    }
+
+    fn content(class: &str, needs_secret: bool) -> Content {
+        Content {
+            name: "vsc".into(),
+            driver: "d".into(),
+            handle: "h".into(),
+            class: class.into(),
+            snapshot: ("shop".into(), "vs".into()),
+            needs_secret,
+            ..Content::default()
+        }
+    }
+
+    #[test]
+    fn deletion_secrets_come_from_the_classes_of_this_cluster() {
+        let (a, b) = (Some(["key", "csi"]), Some(["other", "csi"]));
+        let template = Some(["key-${volumesnapshot.name}", "${volumesnapshot.namespace}"]);
+        for (classes, of, expected) in [
+            (vec![class("a", a), class("b", b)], "a", Ok(a)),
+            (vec![class("a", a), class("b", b)], "b", Ok(b)),
+            (vec![class("a", a), class("c", a)], "gone", Ok(a)),
+            (vec![class("a", None)], "a", Ok(None)),
+            (vec![class("a", template)], "a", Ok(Some(["key-vs", "shop"]))),
+            (vec![], "a", Err("create the class of this driver")),
+            (vec![class("a", a), class("b", b)], "gone", Err("name several")),
+        ] {
+            match (secret(&content(of, true), &classes), expected) {
+                (Ok(found), Ok(expected)) => {
+                    assert_eq!(found, expected.map(|one| one.map(str::to_owned)), "{classes:?}");
+                }
+                (Err(reason), Err(part)) => assert!(reason.contains(part), "{reason}"),
+                (found, _) => panic!("{classes:?}: {found:?}"),
+            }
+        }
+        // One that was taken without needs none, whatever classes there are.
+        assert_eq!(secret(&content("a", false), &[]), Ok(None));
+        assert_eq!(secret(&content("x", false), &[class("a", a), class("b", b)]), Ok(None));
+    }
+
+    #[test]
+    fn what_the_archive_says_of_secrets_is_not_believed() {
+        let classes = Classes { snapshots: vec![class("a", None)], groups: Vec::new() };
+        let stolen = [(DELETION_SECRET[0].to_owned(), "of-kube-system".to_owned())];
+        let mut contents = [Content { annotations: stolen.into(), ..content("a", true) }];
+        assert_eq!(classes.settle(&mut contents), Vec::<String>::new());
+        assert!(contents[0].annotations.is_empty(), "{:?}", contents[0].annotations);
+    }
+
+    #[test]
+    fn the_secret_of_a_group_is_that_of_its_class() {
+        let groups = vec![class("g", Some(["key", "csi"]))];
+        let classes = Classes { snapshots: Vec::new(), groups };
+        let mut contents = [Content { group: "g1".into(), ..content("a", true) }];
+        assert_eq!(classes.settle(&mut contents), Vec::<String>::new());
+        assert_eq!(contents[0].annotations[GROUP_DELETION_SECRET[0]], "key");
+        assert_eq!(contents[0].annotations[GROUP_DELETION_SECRET[1]], "csi");
+    }
+}

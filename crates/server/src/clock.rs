@@ -1,0 +1,100 @@
+//! Whether the clock of this server can be believed.
+//!
+//! A machine that has just started may be years off until its clock is set. What is deleted meanwhile stays deleted. So
+//! before something is deleted because of the time, it is compared with that of the API server, which says it with
+//! every answer.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use http::{Request, header};
+use jiff::{SignedDuration, Timestamp};
+use kube::Client;
+use kube::client::Body;
+use tokio::time::{Instant, timeout};
+
+/// How far two clocks may be apart.
+const SKEW: SignedDuration = SignedDuration::from_mins(5);
+/// For how long an answer counts.
+const FRESH: Duration = Duration::from_secs(30);
+/// How long the API server may take.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// What is known of two clocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Clocks {
+    /// They are close enough.
+    Agree,
+    /// They differ by so much; positive if ours is ahead.
+    Differ(SignedDuration),
+    /// The API server does not say what time it is.
+    Unknown,
+}
+
+/// The clock of the API server.
+pub(crate) struct ClusterClock {
+    client: Client,
+    last: Mutex<Option<(Instant, Clocks)>>,
+}
+
+impl ClusterClock {
+    pub(crate) fn new(client: Client) -> Self {
+        Self { client, last: Mutex::default() }
+    }
+
+    /// Compares the clocks. Asks only now and then.
+    pub(crate) async fn compare(&self) -> Clocks {
+        let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((at, clocks)) = last
+            && at.elapsed() < FRESH
+        {
+            return clocks;
+        }
+        let clocks = self.ask().await;
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        *last = Some((Instant::now(), clocks));
+        clocks
+    }
+
+    async fn ask(&self) -> Clocks {
+        let Ok(request) = Request::get("/version").body(Body::empty()) else {
+            return Clocks::Unknown;
+        };
+        match timeout(LIMIT, self.client.send(request)).await {
+            Ok(Ok(answer)) => {
+                let date = answer.headers().get(header::DATE).and_then(|date| date.to_str().ok());
+                compare(date, Timestamp::now())
+            }
+            _ => Clocks::Unknown,
+        }
+    }
+}
+
+/// Compares our time with what an answer says.
+fn compare(date: Option<&str>, now: Timestamp) -> Clocks {
+    let theirs = date.and_then(|date| jiff::fmt::rfc2822::parse(date).ok());
+    let Some(theirs) = theirs else { return Clocks::Unknown };
+    let ahead = now.duration_since(theirs.timestamp());
+    if ahead.abs() > SKEW { Clocks::Differ(ahead) } else { Clocks::Agree }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clocks_are_compared_by_the_date_of_an_answer() {
+        let now: Timestamp = "2026-11-16T14:00:00Z".parse().unwrap();
+        let hour = SignedDuration::from_hours(1);
+        for (date, expected) in [
+            (Some("Mon, 16 Nov 2026 14:00:00 GMT"), Clocks::Agree),
+            (Some("Mon, 16 Nov 2026 13:56:00 GMT"), Clocks::Agree),
+            (Some("Mon, 16 Nov 2026 13:00:00 GMT"), Clocks::Differ(hour)),
+            (Some("Mon, 16 Nov 2026 15:00:00 GMT"), Clocks::Differ(-hour)),
+            (Some("some day"), Clocks::Unknown),
+            (None, Clocks::Unknown),
+        ] {
+            assert_eq!(compare(date, now), expected, "{date:?}");
+        }
+    }
+}

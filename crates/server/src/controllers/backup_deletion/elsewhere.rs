@@ -1,0 +1,164 @@
+//! What the other backups name.
+//!
+//! Each deletion of something outside of a bucket asks for this. The files of a backup that is over do not change, so
+//! what was read is kept, for as long as the Backup is there.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bowline_api::{Backup, BackupPhase, BackupStorageLocation};
+use bowline_engine::backup::request::Lookup;
+use bowline_engine::delete::{Possession, possessions};
+use bowline_store::{BackupName, BackupStore};
+use futures::{StreamExt as _, stream};
+use kube::{Api, ResourceExt as _};
+
+use super::belongings::list;
+use crate::controllers::lookup::{lookup, open};
+use crate::server::Context;
+use crate::story::one_line;
+
+/// How many backups are looked at at a time.
+const AT_ONCE: usize = 16;
+
+type Named = Arc<BTreeSet<Possession>>;
+
+/// What backups name, as far as it was read, by their uids.
+#[derive(Debug, Default)]
+pub(super) struct Elsewhere(Mutex<HashMap<String, Named>>);
+
+impl Elsewhere {
+    /// What all backups but one name, each with one that does; or why that is not known.
+    pub(super) async fn than(
+        &self,
+        context: &Context,
+        backup: &Backup,
+    ) -> kube::Result<Result<BTreeMap<Possession, String>, String>> {
+        let all: Vec<Backup> = list(context, None).await?;
+        let others: Vec<&Backup> = all.iter().filter(|one| counts(one, backup)).collect();
+        self.keep_only(&all);
+        let mut stores: BTreeMap<&str, Option<BackupStore>> = BTreeMap::new();
+        for other in &others {
+            let location = other.spec.storage_location.as_str();
+            if stores.contains_key(location) {
+                continue;
+            }
+            match store(context, location).await? {
+                Ok(store) => drop(stores.insert(location, store)),
+                Err(reason) => {
+                    return Ok(Err(format!(
+                        "the backups of storage location {location} may name the same snapshots, and it \
+                         cannot be read: {reason}"
+                    )));
+                }
+            }
+        }
+        let looks = others.into_iter().filter_map(|other| {
+            let store = stores.get(other.spec.storage_location.as_str())?.clone()?;
+            Some((other.name_any(), other.uid().unwrap_or_default(), store))
+        });
+        // Collected, since a closure over borrowed values must not live across a wait.
+        let looks: Vec<(String, String, BackupStore)> = looks.collect();
+        let looks = stream::iter(looks).map(|(name, uid, store)| async move {
+            let named = self.named(&store, &name, &uid).await;
+            (name, named)
+        });
+        let looks: Vec<_> = looks.buffer_unordered(AT_ONCE).collect().await;
+        let mut elsewhere = BTreeMap::new();
+        for (name, named) in looks {
+            match named {
+                Ok(named) => {
+                    let named = named.iter().cloned().map(|one| (one, name.clone()));
+                    elsewhere.extend(named);
+                }
+                Err(reason) => {
+                    return Ok(Err(format!(
+                        "backup {name} may name the same snapshots, and its files cannot be read: {reason}"
+                    )));
+                }
+            }
+        }
+        Ok(Ok(elsewhere))
+    }
+
+    async fn named(&self, store: &BackupStore, name: &str, uid: &str) -> Result<Named, String> {
+        let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(named) = lock().get(uid) {
+            return Ok(Arc::clone(named));
+        }
+        let Ok(backup) = BackupName::new(name) else { return Ok(Named::default()) };
+        let named = match possessions(store, &backup).await {
+            Ok(named) => Arc::new(named),
+            // Nobody can restore from it either, and it would keep all others for ever.
+            Err(error) if error.is_unreadable() => {
+                tracing::warn!(
+                    backup = name,
+                    error = one_line(&error),
+                    "names nothing that can be read"
+                );
+                return Ok(Named::default());
+            }
+            Err(error) => return Err(one_line(&error)),
+        };
+        lock().insert(uid.to_owned(), Arc::clone(&named));
+        Ok(named)
+    }
+
+    fn keep_only(&self, all: &[Backup]) {
+        let uids: BTreeSet<&str> =
+            all.iter().filter_map(|backup| backup.metadata.uid.as_deref()).collect();
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.retain(|uid, _| uids.contains(uid.as_str()));
+    }
+}
+
+/// Whether what a Backup names is kept from another that goes. One that goes itself keeps nothing, nor does one that has
+/// put nothing anywhere; one that runs takes its own.
+fn counts(other: &Backup, going: &Backup) -> bool {
+    use BackupPhase as Phase;
+    let phase = other.status.as_ref().and_then(|status| status.phase.as_ref());
+    other.uid() != going.uid()
+        && !other.spec.storage_location.is_empty()
+        && matches!(phase, Some(Phase::Completed | Phase::PartiallyFailed | Phase::Failed))
+}
+
+/// The store of a location; none if there is no such location any more, so that nobody can restore from it.
+async fn store(context: &Context, name: &str) -> kube::Result<Result<Option<BackupStore>, String>> {
+    let locations: Api<BackupStorageLocation> = context.api();
+    let location = lookup(locations.get_opt(name).await)?;
+    if let Lookup::Missing = location {
+        return Ok(Ok(None));
+    }
+    Ok(open(context, &location).await.map(Some).map_err(|error| one_line(&error)))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_over_and_stays_keeps_what_it_names() {
+        let backup = |uid: &str, phase: &str, location: &str| -> Backup {
+            serde_json::from_value(json!({
+                "metadata": {"name": "b", "uid": uid}, "spec": {"storageLocation": location},
+                "status": {"phase": phase},
+            }))
+            .unwrap()
+        };
+        let going = backup("u", "Completed", "l");
+        for (other, expected) in [
+            (backup("v", "Completed", "l"), true),
+            (backup("v", "PartiallyFailed", "other"), true),
+            (backup("v", "Failed", "l"), true),
+            (backup("v", "Deleting", "l"), false),
+            (backup("v", "FailedValidation", "l"), false),
+            (backup("v", "InProgress", "l"), false),
+            (backup("v", "Completed", ""), false),
+            (backup("u", "Completed", "l"), false),
+        ] {
+            assert_eq!(counts(&other, &going), expected, "{other:?}");
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! What a location says of its last sync, in `status.conditions`.
+//!
+//! | type | `True` | `False` |
+//! |---|---|---|
+//! | `Synced` | the location was listed, and what is in it is in the cluster | it could not be; the message says why |
+//! | `Degraded` | some backups are left out; the message names them | none is left out |
+//! | `TLSVerified` | | the certificate of the server is not checked |
+//!
+//! The second and third are there once there is something to say.
+
+use bowline_api::BackupStorageLocationSpec;
+use bowline_api::condition::{DEGRADED, SYNCED, TLS_VERIFIED};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
+use crate::patch::to_the_second;
+use crate::story::shorten;
+
+/// How many backups are named that are left out.
+const NAMED: usize = 5;
+/// The setting that switches the check of certificates off.
+const INSECURE: &str = "insecureSkipTLSVerify";
+
+/// How a sync ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum SyncOutcome {
+    /// All was looked at. These are left out, each with the reason.
+    Done(Vec<(String, String)>),
+    /// It could not be looked at, for this reason.
+    Failed(String),
+}
+
+/// The conditions of a location after a sync; none if those that there are say the same.
+pub(super) fn conditions(
+    before: &[Condition],
+    spec: &BackupStorageLocationSpec,
+    outcome: &SyncOutcome,
+    now: Timestamp,
+) -> Option<Vec<Condition>> {
+    let mut after = before.to_vec();
+    match outcome {
+        SyncOutcome::Failed(reason) => set(&mut after, SYNCED, false, "Failed", reason, now),
+        SyncOutcome::Done(left_out) => {
+            set(&mut after, SYNCED, true, "Synced", "", now);
+            let was_told = before.iter().any(|condition| condition.type_ == DEGRADED);
+            if left_out.is_empty() && was_told {
+                set(&mut after, DEGRADED, false, "Complete", "", now);
+            } else if !left_out.is_empty() {
+                set(&mut after, DEGRADED, true, "BackupsLeftOut", &named(left_out), now);
+            }
+        }
+    }
+    if spec.config.get(INSECURE).is_some_and(|value| value == "true") {
+        let message = "the certificate of the server is not checked (insecureSkipTLSVerify): whoever \
+                       is in between can read and change backups";
+        set(&mut after, TLS_VERIFIED, false, "InsecureSkipTLSVerify", message, now);
+    } else {
+        after.retain(|condition| condition.type_ != TLS_VERIFIED);
+    }
+    let is_news = after.len() != before.len()
+        || after.iter().zip(before).any(|(after, before)| !says_the_same(after, before));
+    is_news.then_some(after)
+}
+
+/// The first few backups that are left out, and how many more there are.
+fn named(left_out: &[(String, String)]) -> String {
+    let first: Vec<String> =
+        left_out.iter().take(NAMED).map(|(name, why)| format!("{name}: {why}")).collect();
+    let count = left_out.len();
+    let more = match count.saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!("; and {more} more"),
+    };
+    let backups = if count == 1 { "backup is" } else { "backups are" };
+    format!("{count} {backups} not brought into the cluster: {}{more}", first.join("; "))
+}
+
+fn set(
+    conditions: &mut Vec<Condition>,
+    type_: &str,
+    is_true: bool,
+    reason: &str,
+    message: &str,
+    now: Timestamp,
+) {
+    let status = if is_true { "True" } else { "False" };
+    let said = conditions.iter_mut().find(|condition| condition.type_ == type_);
+    let since = match &said {
+        Some(said) if said.status == status => said.last_transition_time.clone(),
+        _ => to_the_second(now),
+    };
+    let condition = Condition {
+        type_: type_.to_owned(),
+        status: status.to_owned(),
+        reason: reason.to_owned(),
+        message: shorten(message.to_owned()),
+        last_transition_time: since,
+        observed_generation: None,
+    };
+    match said {
+        Some(said) => *said = condition,
+        None => conditions.push(condition),
+    }
+}
+
+/// Whether two say the same, but for numbers: how long something took is no news, and each write begins the next look.
+fn says_the_same(one: &Condition, other: &Condition) -> bool {
+    let words = |condition: &Condition| {
+        condition.message.chars().filter(|c| !c.is_ascii_digit()).collect::<String>()
+    };
+    (&one.type_, &one.status, &one.reason) == (&other.type_, &other.status, &other.reason)
+        && words(one) == words(other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn find<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Condition> {
+        conditions.iter().find(|condition| condition.type_ == type_)
+    }
+
+    #[test]
+    fn a_failing_sync_is_visible_until_it_succeeds() {
+        let spec = BackupStorageLocationSpec::default();
+        let failed = |text: &str| SyncOutcome::Failed(text.to_owned());
+        let first = conditions(&[], &spec, &failed("no answer in 12 ms"), at(1)).unwrap();
+        let synced = find(&first, SYNCED).unwrap();
+        assert_eq!(
+            (synced.status.as_str(), synced.message.as_str()),
+            ("False", "no answer in 12 ms")
+        );
+        // What changes in numbers alone is not written again.
+        assert_eq!(conditions(&first, &spec, &failed("no answer in 99 ms"), at(2)), None);
+        let other = conditions(&first, &spec, &failed("access denied"), at(3)).unwrap();
+        let synced = find(&other, SYNCED).unwrap();
+        assert_eq!(synced.last_transition_time.0, at(1), "it fails since then");
+        let well = conditions(&other, &spec, &SyncOutcome::Done(Vec::new()), at(4)).unwrap();
+        let synced = find(&well, SYNCED).unwrap();
+        assert_eq!((synced.status.as_str(), synced.last_transition_time.0), ("True", at(4)));
+        assert_eq!(find(&well, DEGRADED), None, "there never was anything to say");
+        assert_eq!(conditions(&well, &spec, &SyncOutcome::Done(Vec::new()), at(5)), None);
+    }
+
+    #[test]
+    fn backups_that_are_left_out_are_named() {
+        let spec = BackupStorageLocationSpec::default();
+        let left_out =
+            |count: usize| (0..count).map(|n| (format!("b{n}"), "too large".to_owned())).collect();
+        let seven = conditions(&[], &spec, &SyncOutcome::Done(left_out(7)), at(1)).unwrap();
+        let degraded = find(&seven, DEGRADED).unwrap();
+        assert_eq!(degraded.status, "True");
+        assert!(degraded.message.starts_with("7 backups are not brought"), "{}", degraded.message);
+        assert!(degraded.message.contains("b0: too large; b1"), "{}", degraded.message);
+        assert!(degraded.message.ends_with("and 2 more"), "{}", degraded.message);
+        let none = conditions(&seven, &spec, &SyncOutcome::Done(left_out(0)), at(2)).unwrap();
+        assert_eq!(find(&none, DEGRADED).unwrap().status, "False");
+    }
+
+    #[test]
+    fn a_location_whose_certificate_is_not_checked_says_so() {
+        let mut spec = BackupStorageLocationSpec::default();
+        spec.config.insert(INSECURE.to_owned(), "true".to_owned());
+        let done = SyncOutcome::Done(Vec::new());
+        let told = conditions(&[], &spec, &done, at(1)).unwrap();
+        assert_eq!(find(&told, TLS_VERIFIED).unwrap().status, "False");
+        let spec = BackupStorageLocationSpec::default();
+        let mended = conditions(&told, &spec, &done, at(2)).unwrap();
+        assert_eq!(find(&mended, TLS_VERIFIED), None);
+    }
+}

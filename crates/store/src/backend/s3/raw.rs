@@ -1,0 +1,422 @@
+//! Requests about keys as they are.
+//!
+//! `object_store` has a type for keys that refuses an empty part, a part `.` or `..`, and control characters, and it
+//! refuses a whole page of a list for one such key. S3 takes them all, and scripts make them: `backups//x` is what
+//! becomes of a variable that ends in a slash. So lists are read here, and such keys deleted here, by requests that
+//! are signed with the same credentials and sent by the same [client](super::send), which asks the permit.
+//!
+//! A list that is not one is told: whatever answers with a page of HTML is no bucket.
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use bowline_plugin::{Code, Error, Result};
+use bytes::{Bytes, BytesMut};
+use futures::TryStreamExt as _;
+use http::{Method, StatusCode, header};
+use md5::{Digest as _, Md5};
+use object_store::aws::{AwsAuthorizer, AwsCredential};
+use object_store::client::{
+    HttpClient, HttpErrorKind, HttpRequest, HttpRequestBody, HttpResponseBody,
+};
+use object_store::{CredentialProvider, PutPayload};
+use quick_xml::events::Event;
+use reqwest::Url;
+use serde::Deserialize;
+use sha2::Sha256;
+use std::sync::Arc;
+use tokio::time::{Instant, sleep};
+
+use super::error::{Answer, explain, explain_answer};
+
+/// How many keys of a list are read at most.
+const MAX_KEYS: usize = 2_000_000;
+/// The longest answer that is read: a page has 1000 keys of 1024 bytes each, which may be escaped.
+const MAX_ANSWER: usize = 16 << 20;
+/// The first pause before a request is tried again, and the longest.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// What a list of objects begins with.
+const LIST: &[u8] = b"ListBucketResult";
+/// What the answer to a deletion begins with.
+const DELETED: &[u8] = b"DeleteResult";
+
+/// A bucket, for requests about keys as they are.
+#[derive(Debug)]
+pub(super) struct RawBucket {
+    pub(super) name: String,
+    /// What the addresses of its objects begin with.
+    pub(super) address: Url,
+    pub(super) region: String,
+    pub(super) client: HttpClient,
+    pub(super) credentials: Arc<dyn CredentialProvider<Credential = AwsCredential>>,
+    /// How long a request that the server cannot answer is tried again.
+    pub(super) retry_for: Duration,
+}
+
+/// What lies below a prefix, as it is.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Listed {
+    pub(super) keys: Vec<String>,
+    pub(super) prefixes: Vec<String>,
+}
+
+impl RawBucket {
+    /// What lies below a prefix; with a delimiter, what is behind it is summed up.
+    pub(super) async fn list(&self, prefix: &str, delimiter: Option<&str>) -> Result<Listed> {
+        let mut listed = Listed::default();
+        let mut token: Option<String> = None;
+        loop {
+            let mut address = self.address.clone();
+            // Sorted, as the signature needs them.
+            let mut query: Vec<(&str, &str)> = Vec::new();
+            query.extend(token.as_deref().map(|token| ("continuation-token", token)));
+            query.extend(delimiter.map(|delimiter| ("delimiter", delimiter)));
+            query.extend([("encoding-type", "url"), ("list-type", "2")]);
+            query.extend((!prefix.is_empty()).then_some(("prefix", prefix)));
+            address.set_query(Some(&encoded_query(&query)));
+            let answer = self.send(Method::GET, &address, Bytes::new()).await?;
+            let page = Page::read(&answer)?;
+            listed.keys.extend(page.keys.into_iter().filter(|key| key.starts_with(prefix)));
+            listed.prefixes.extend(page.prefixes);
+            if listed.keys.len() + listed.prefixes.len() > MAX_KEYS {
+                let message = format!("more than {MAX_KEYS} objects are listed there");
+                return Err(Error::new(Code::ResourceExhausted, message));
+            }
+            match page.next {
+                None => return Ok(listed),
+                // It would go on for ever.
+                Some(next) if Some(&next) == token.as_ref() => {
+                    return Err(not_s3("the list does not go on"));
+                }
+                Some(next) => token = Some(next),
+            }
+        }
+    }
+
+    /// Deletes an object whose key no other request can name. One that is not there is no error.
+    pub(super) async fn delete(&self, key: &str) -> Result<()> {
+        // Part of an address, these would be taken for the way to another one.
+        if key.split('/').any(|part| matches!(part, "." | "..")) {
+            return self.delete_by_list(key).await;
+        }
+        let mut address = self.address.clone();
+        address.set_path(&format!(
+            "{}/{}",
+            self.address.path().trim_end_matches('/'),
+            encoded(key, true)
+        ));
+        match self.send(Method::DELETE, &address, Bytes::new()).await {
+            Err(error) if error.code() == Code::NotFound => Ok(()),
+            deleted => deleted.map(drop),
+        }
+    }
+
+    /// Deletes an object by the request that has keys in its body.
+    async fn delete_by_list(&self, key: &str) -> Result<()> {
+        if key.contains(|c: char| c.is_control() && !matches!(c, '\t' | '\n' | '\r')) {
+            let reason = "neither an address nor a list of S3 can name it";
+            return Err(Error::new(Code::Unimplemented, reason));
+        }
+        let mut address = self.address.clone();
+        address.set_query(Some("delete="));
+        let key = quick_xml::escape::escape(key);
+        let body = format!(
+            "<Delete xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"><Quiet>true</Quiet>\
+             <Object><Key>{key}</Key></Object></Delete>"
+        );
+        let answer = self.send(Method::POST, &address, Bytes::from(body)).await?;
+        let result: DeleteResult = read(&answer, DELETED)?;
+        match result.error.into_iter().next() {
+            None => Ok(()),
+            Some(failed) if failed.code == "NoSuchKey" => Ok(()),
+            Some(failed) => {
+                let answer = Answer { status: None, code: Some(failed.code), text: failed.message };
+                Err(explain_answer(&self.name, answer))
+            }
+        }
+    }
+
+    /// Sends a request until it is answered, for a while.
+    async fn send(&self, method: Method, address: &Url, body: Bytes) -> Result<Bytes> {
+        let deadline = Instant::now() + self.retry_for;
+        let (mut pause, longest) = PAUSES;
+        loop {
+            let error = match self.try_once(&method, address, body.clone()).await? {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            };
+            if Instant::now() + pause >= deadline {
+                return Err(error);
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(longest);
+        }
+    }
+
+    /// Sends a request once. The inner error may be another the next time.
+    async fn try_once(
+        &self,
+        method: &Method,
+        address: &Url,
+        body: Bytes,
+    ) -> Result<Result<Bytes, Error>> {
+        let credential = self.credentials.get_credential().await;
+        let credential = credential.map_err(|error| explain(&self.name, &error))?;
+        let mut request = HttpRequest::new(HttpRequestBody::empty());
+        *request.method_mut() = method.clone();
+        *request.uri_mut() = address.as_str().parse().map_err(|_| {
+            Error::new(Code::InvalidArgument, "the key cannot be part of an address")
+        })?;
+        if !body.is_empty() {
+            let headers = request.headers_mut();
+            let digest = |bytes: &[u8]| BASE64.encode(bytes).parse().ok();
+            let sums = [
+                ("content-md5", digest(&Md5::digest(&body))),
+                ("x-amz-checksum-sha256", digest(&Sha256::digest(&body))),
+                ("content-type", Some(header::HeaderValue::from_static("application/xml"))),
+            ];
+            headers.extend(
+                sums.into_iter().filter_map(|(name, value)| {
+                    Some((header::HeaderName::from_static(name), value?))
+                }),
+            );
+            *request.body_mut() = PutPayload::from(body).into();
+        }
+        let signed = AwsAuthorizer::new(&credential, "s3", &self.region);
+        signed
+            .try_authorize(&mut request, None)
+            .map_err(|error| Error::new(Code::Internal, format!("cannot sign: {error}")))?;
+        let answer = match self.client.execute(request).await {
+            Ok(answer) => answer,
+            Err(error) => {
+                let may_pass = !matches!(error.kind(), HttpErrorKind::Decode);
+                let told = Error::new(Code::Unavailable, one_line(&error));
+                return if may_pass { Ok(Err(told)) } else { Err(told) };
+            }
+        };
+        let (parts, body) = answer.into_parts();
+        let content = match collect(body).await {
+            Ok(content) => content,
+            Err(error) => return Ok(Err(error)),
+        };
+        if parts.status.is_success() {
+            return Ok(Ok(content));
+        }
+        let error = explain_answer(&self.name, Answer::read(parts.status.as_u16(), &content));
+        let may_pass =
+            parts.status.is_server_error() || parts.status == StatusCode::TOO_MANY_REQUESTS;
+        if may_pass && error.code() == Code::Unavailable { Ok(Err(error)) } else { Err(error) }
+    }
+}
+
+/// A page of a list.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Page {
+    keys: Vec<String>,
+    prefixes: Vec<String>,
+    /// Where the next page begins, if there is one.
+    next: Option<String>,
+}
+
+impl Page {
+    fn read(answer: &Bytes) -> Result<Self> {
+        let result: ListBucketResult = read(answer, LIST)?;
+        let is_encoded = result.encoding_type == "url";
+        let plain = |text: String| if is_encoded { decoded(&text) } else { text };
+        let next = result.next_continuation_token.filter(|token| !token.is_empty());
+        Ok(Self {
+            keys: result.contents.into_iter().map(|object| plain(object.key)).collect(),
+            prefixes: result.common_prefixes.into_iter().map(|it| plain(it.prefix)).collect(),
+            next: next.filter(|_| result.is_truncated),
+        })
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct ListBucketResult {
+    #[serde(default)]
+    contents: Vec<Contents>,
+    #[serde(default)]
+    common_prefixes: Vec<CommonPrefix>,
+    #[serde(default)]
+    encoding_type: String,
+    #[serde(default)]
+    is_truncated: bool,
+    #[serde(default)]
+    next_continuation_token: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Contents {
+    key: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct CommonPrefix {
+    prefix: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct DeleteResult {
+    #[serde(default)]
+    error: Vec<DeleteError>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct DeleteError {
+    code: String,
+    message: String,
+}
+
+/// Reads an answer that must begin with an element.
+fn read<T: serde::de::DeserializeOwned>(answer: &Bytes, element: &[u8]) -> Result<T> {
+    let text = std::str::from_utf8(answer).map_err(|_| not_s3("it is no text"))?;
+    if !begins_with(text, element) {
+        return Err(not_s3("it is not in the format of S3"));
+    }
+    quick_xml::de::from_str(text).map_err(|_| not_s3("it is not as S3 writes it"))
+}
+
+/// Whether the outermost element is this one.
+fn begins_with(text: &str, element: &[u8]) -> bool {
+    let mut reader = quick_xml::Reader::from_str(text);
+    loop {
+        match reader.read_event() {
+            Ok(Event::Start(found) | Event::Empty(found)) => {
+                return found.local_name().as_ref() == element;
+            }
+            Ok(Event::Eof) | Err(_) => return false,
+            Ok(_) => {}
+        }
+    }
+}
+
+/// Nothing of the answer is repeated: it may be that of a service that only the server reaches.
+fn not_s3(why: &str) -> Error {
+    let message = format!(
+        "the answer is not that of an S3 service: {why}; `s3Url` must be the address of the S3 API, \
+         not that of a console or proxy"
+    );
+    Error::new(Code::FailedPrecondition, message)
+}
+
+async fn collect(body: HttpResponseBody) -> Result<Bytes> {
+    let broken = |error| Error::new(Code::Unavailable, one_line(&error));
+    let mut stream = body.bytes_stream();
+    let mut whole = BytesMut::new();
+    while let Some(piece) = stream.try_next().await.map_err(broken)? {
+        if whole.len() + piece.len() > MAX_ANSWER {
+            return Err(not_s3("it does not end"));
+        }
+        whole.extend_from_slice(&piece);
+    }
+    Ok(whole.freeze())
+}
+
+fn one_line(error: &(dyn std::error::Error + 'static)) -> String {
+    let links = std::iter::successors(Some(error), |link| link.source());
+    let mut said: Vec<String> = links.map(ToString::to_string).collect();
+    said.dedup();
+    said.join(": ")
+}
+
+/// A query as signatures of AWS want it.
+fn encoded_query(pairs: &[(&str, &str)]) -> String {
+    let pair = |(name, value): &(&str, &str)| format!("{name}={}", encoded(value, false));
+    pairs.iter().map(pair).collect::<Vec<_>>().join("&")
+}
+
+/// All but unreserved characters by their numbers; in a path, slashes stay.
+fn encoded(text: &str, is_path: bool) -> String {
+    use std::fmt::Write as _;
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                out.push(char::from(byte));
+            }
+            b'/' if is_path => out.push('/'),
+            // Writing to a String cannot fail.
+            _ => drop(write!(out, "%{byte:02X}")),
+        }
+    }
+    out
+}
+
+/// What S3 means by an encoded key. What is no encoding stays as it is.
+fn decoded(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, tail @ ..] = rest {
+        let number = tail.get(..2).and_then(|digits| hex::decode(digits).ok());
+        match (first, number.as_deref()) {
+            (b'%', Some([byte])) => {
+                bytes.push(*byte);
+                rest = &tail[2..];
+            }
+            (b'+', _) => {
+                bytes.push(b' ');
+                rest = tail;
+            }
+            (byte, _) => {
+                bytes.push(*byte);
+                rest = tail;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_read_as_they_are() {
+        let page = "<?xml version=\"1.0\"?>\n<ListBucketResult xmlns=\"http://s3\"><Name>b</Name>\
+            <EncodingType>url</EncodingType><IsTruncated>true</IsTruncated>\
+            <NextContinuationToken>t</NextContinuationToken>\
+            <Contents><Key>backups//x</Key><Size>1</Size></Contents>\
+            <Contents><Key>backups/%01+a%2Bb</Key></Contents>\
+            <CommonPrefixes><Prefix>backups/../</Prefix></CommonPrefixes></ListBucketResult>";
+        let page = Page::read(&Bytes::from(page)).unwrap();
+        assert_eq!(page.keys, ["backups//x", "backups/\u{1} a+b"]);
+        assert_eq!((page.prefixes, page.next), (vec!["backups/../".to_owned()], Some("t".into())));
+        // A server that does not know the setting means what it says.
+        let plain = "<ListBucketResult><Contents><Key>a+b%20</Key></Contents></ListBucketResult>";
+        let page = Page::read(&Bytes::from(plain)).unwrap();
+        assert_eq!((page.keys, page.next), (vec!["a+b%20".to_owned()], None));
+        assert_eq!(Page::read(&Bytes::from("<ListBucketResult/>")).unwrap(), Page::default());
+    }
+
+    #[test]
+    fn what_is_no_list_is_told_without_repeating_it() {
+        for answer in [
+            "<!doctype html><html><body>hunter2</body></html>",
+            "",
+            "hunter2",
+            "{\"a\":\"hunter2\"}",
+        ] {
+            let error = Page::read(&Bytes::from(answer)).unwrap_err();
+            assert_eq!(error.code(), Code::FailedPrecondition, "{answer}");
+            assert!(error.message().contains("not that of an S3 service"), "{error}");
+            assert!(!error.message().contains("hunter2"), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_encoded_is_what_is_decoded() {
+        for text in ["a b", "a+b", "ü/%", "\u{1}\n", "a//b", ""] {
+            for is_path in [true, false] {
+                assert_eq!(decoded(&encoded(text, is_path)), text, "{text:?}");
+            }
+        }
+        assert_eq!(decoded("100%"), "100%");
+    }
+}
