@@ -8,6 +8,9 @@ use object_store::Error as S3Error;
 /// How much of an answer that is not in the format of S3 is repeated.
 const MAX_TEXT: usize = 400;
 
+/// Where object_store asks for credentials when it was given none, as the address stands in its errors.
+const METADATA_SERVICE: [&str; 2] = ["://169.254.169.254/", "://[fd00:ec2::254]/"];
+
 /// The error that users see. What was being done with which object, the caller knows.
 pub(super) fn explain(bucket: &str, error: &S3Error) -> Error {
     let said = Said::of(error);
@@ -17,6 +20,11 @@ pub(super) fn explain(bucket: &str, error: &S3Error) -> Error {
             (Code::FailedPrecondition, format!("bucket `{bucket}` does not exist: {hint} ({text})"))
         }
         (Kind::NotFound, text) => (Code::NotFound, format!("it does not exist ({text})")),
+        (Kind::NoCredentials, text) => {
+            let hint = "no credentials were found: neither `spec.credential` nor the server's environment \
+                        has any, and the metadata service of the cloud gives none";
+            (Code::Unauthenticated, format!("{hint} ({text})"))
+        }
         (Kind::Denied, text) => {
             let hint = "the credentials of the location do not allow it";
             (Code::PermissionDenied, format!("{hint} ({text})"))
@@ -44,6 +52,8 @@ pub(super) fn is_not_implemented(error: &S3Error) -> bool {
 
 enum Kind {
     NoBucket,
+    /// Nobody has any, so that the metadata service of the cloud was asked, in vain.
+    NoCredentials,
     NotFound,
     Denied,
     Unauthenticated,
@@ -56,6 +66,9 @@ enum Kind {
 
 /// Some requests of object_store keep the status of an answer, others have it in their text only.
 fn kind(error: &S3Error, said: &Said) -> Kind {
+    if said.is_of_metadata_service {
+        return Kind::NoCredentials;
+    }
     match (said.code.as_deref(), said.status) {
         (Some("NoSuchBucket"), _) => return Kind::NoBucket,
         (Some("NotImplemented"), _) | (_, Some(501)) => return Kind::NotImplemented,
@@ -90,6 +103,8 @@ struct Said {
     status: Option<u16>,
     /// S3's own code.
     code: Option<String>,
+    /// Whether it was not S3 that answered, or did not, but what hands out credentials in a cloud.
+    is_of_metadata_service: bool,
     /// For people, on one line. Of an answer in S3's format only code and message: the rest is long,
     /// and is about the request.
     text: String,
@@ -107,7 +122,8 @@ impl Said {
             (Some(code), None) => code.clone(),
             (None, _) => shorten(&with_cause(error, &full)),
         };
-        Self { status, code, text }
+        let is_of_metadata_service = METADATA_SERVICE.iter().any(|host| full.contains(host));
+        Self { status, code, is_of_metadata_service, text }
     }
 }
 
@@ -133,5 +149,30 @@ fn shorten(text: &str) -> String {
     match line.char_indices().nth(MAX_TEXT) {
         Some((end, _)) => format!("{}…", &line[..end]),
         None => line,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(text: &str) -> Error {
+        let source = std::io::Error::other(text.to_owned()).into();
+        explain("b", &S3Error::Generic { store: "S3", source })
+    }
+
+    #[test]
+    fn that_there_are_no_credentials_is_told_apart_from_those_that_do_not_suffice() {
+        let none = told(
+            "Error performing PUT http://169.254.169.254/latest/api/token in 2ms - Server returned \
+             non-2xx status code: 403 Forbidden: ",
+        );
+        assert_eq!(none.code(), Code::Unauthenticated, "{none}");
+        assert!(none.to_string().contains("no credentials were found"), "{none}");
+        let denied = told(
+            "Error performing PUT https://s3.example.com/b/k - Server returned non-2xx status code: 403 \
+             Forbidden: <Error><Code>AccessDenied</Code></Error>",
+        );
+        assert_eq!(denied.code(), Code::PermissionDenied, "{denied}");
     }
 }
