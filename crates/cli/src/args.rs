@@ -71,7 +71,21 @@ pub(crate) fn command() -> clap::Command {
     // Ours has no features to switch on, and colours only help, on a terminal.
     let ignored = ["features", "colorized"]
         .map(|name| Arg::new(name).long(name).num_args(1).global(true).hide(true));
-    Args::command().bin_name(program::name()).args(installation).args(ignored)
+    let command = Args::command().bin_name(program::name()).args(installation).args(ignored);
+    with_negative_values(command)
+}
+
+/// Lets lengths of time and numbers be negative, so that `--ttl -1h` is refused by its own rule and not
+/// as an unknown flag `-1`.
+fn with_negative_values(command: clap::Command) -> clap::Command {
+    const COUNTED: [&str; 3] = ["DURATION", "NUMBER", "COUNT"];
+    let is_counted = |arg: &Arg| {
+        let names = arg.get_value_names().unwrap_or_default();
+        names.iter().any(|name| COUNTED.contains(&name.as_str()))
+    };
+    command
+        .mut_args(|arg| if is_counted(&arg) { arg.allow_hyphen_values(true) } else { arg })
+        .mut_subcommands(with_negative_values)
 }
 
 /// Parses the command line. Help and version are printed here; a mistake is told in one line that
@@ -102,6 +116,9 @@ fn mistake(error: &clap::Error, words: &[OsString]) -> String {
     if let Some(refusal) = Refusal::behind(error) {
         return refusal.to_string();
     }
+    if let Some(absent) = absent_command(error) {
+        return absent.to_owned();
+    }
     let text = error.to_string();
     let what = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
     let listed = |kind, before: &str| match error.get(kind) {
@@ -127,16 +144,98 @@ fn mistake(error: &clap::Error, words: &[OsString]) -> String {
     format!("{what}{missing}{meant}{allowed}; see `{} --help`", command_of(words))
 }
 
-/// The innermost command that was named.
+/// Why there is no such command of Velero's here, if it is one.
+fn absent_command(error: &clap::Error) -> Option<&'static str> {
+    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else {
+        return None;
+    };
+    match word.as_str() {
+        "restic" => Some(
+            "`restic` is not a command any more: since Velero 1.10 it is called `repo`; see \
+             `bowline repo --help`",
+        ),
+        "node-agent" => Some(
+            "`node-agent` is not supported: this version has no node agent and copies no files of pod \
+             volumes; use snapshots of volumes instead",
+        ),
+        "data-mover" => Some(
+            "`data-mover` is not supported: this version has no data mover; snapshot locations whose \
+             plugin uploads snapshots do that instead",
+        ),
+        _ => None,
+    }
+}
+
+/// The innermost command that was named, up to the first word that is none.
 fn command_of(words: &[OsString]) -> String {
     let root = self::command();
     let mut command = &root;
     let mut path = program::name().to_owned();
+    // The value of a flag that stands before the command is no command either.
+    let mut follows_flag = false;
     for word in words.iter().skip(1) {
-        if let Some(inner) = command.find_subcommand(word) {
+        let text = word.to_string_lossy();
+        if text.starts_with('-') {
+            follows_flag = !text.contains('=');
+        } else if let Some(inner) = command.find_subcommand(word) {
             command = inner;
             path = format!("{path} {}", inner.get_name());
+            follows_flag = false;
+        } else if !std::mem::take(&mut follows_flag) {
+            break;
         }
     }
     path
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is said about a command line that is wrong.
+    fn told(line: &str) -> String {
+        let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+        let parsed = command().try_get_matches_from(&words);
+        mistake(&parsed.map(drop).unwrap_err(), &words)
+    }
+
+    #[test]
+    fn the_help_that_is_named_is_that_of_the_last_command_before_the_mistake() {
+        for (line, help) in [
+            ("bowline bakcup create q", "`bowline --help`"),
+            ("bowline -n velero bakcup create q", "`bowline --help`"),
+            ("bowline backup crate q", "`bowline backup --help`"),
+            ("bowline --namespace=velero backup create q --nope", "`bowline backup create --help`"),
+            ("bowline -n backup backup create q --nope", "`bowline backup create --help`"),
+        ] {
+            let told = told(line);
+            assert!(told.ends_with(&format!("; see {help}")), "{line}: {told}");
+        }
+    }
+
+    #[test]
+    fn a_negative_value_after_a_blank_is_refused_as_a_value() {
+        for (line, reason) in [
+            ("bowline backup create b --ttl -1h", "it must not be negative"),
+            ("bowline schedule create s --schedule @daily --ttl -1h", "it must not be negative"),
+            ("bowline backup create b --parallel-files-upload -3", "-3 is not in 0"),
+            ("bowline server --resource-timeout -5s", "it must not be negative"),
+            ("bowline server --concurrent-backups -1", "it must be a number from 1 to 1000"),
+        ] {
+            let told = told(line);
+            assert!(told.contains("invalid value") && told.contains(reason), "{line}: {told}");
+        }
+    }
+
+    #[test]
+    fn commands_of_velero_that_are_absent_are_refused_with_the_reason() {
+        for (line, reason) in [
+            ("velero restic repo get", "`bowline repo --help`"),
+            ("velero node-agent server", "this version has no node agent"),
+            ("velero data-mover backup", "this version has no data mover"),
+        ] {
+            let told = told(line);
+            assert!(told.contains(reason) && !told.contains("did you mean"), "{line}: {told}");
+        }
+    }
 }

@@ -51,7 +51,7 @@ pub(crate) async fn run<R: Run>(
     if args.wait {
         for run in &asked {
             // Failed is what a cancelled run is meant to be.
-            wait::for_end(&installation, run).await?;
+            wait::for_end(&installation, run, wait::Reason::Cancel).await?;
         }
     }
     Ok(Exit::Success)

@@ -1,25 +1,56 @@
 //! Asks before something is deleted.
 
 use std::io::{self, BufRead as _, IsTerminal as _, Read as _, Write as _};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 
+use crate::output;
+
 /// More than anybody types.
 const LONGEST_ANSWER: u64 = 1024;
+/// How long a program may take that answers through a pipe, as in `echo y | bowline backup delete b`. A
+/// pipe that is only left open answers never.
+const PIPE_LIMIT: Duration = Duration::from_secs(10);
 
-/// Whether the user wants it. Where nobody can be asked, `--confirm` must have been said.
+/// Whether the user wants it: by `--confirm`, or by an answer to the question, typed or piped.
 pub(crate) fn confirm(is_confirmed: bool, question: &str) -> anyhow::Result<bool> {
     if is_confirmed {
         return Ok(true);
     }
-    if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
-        bail!("nobody can be asked whether this is meant; say so with --confirm");
+    let (cannot, question) = ("cannot ask", format!("{question} Continue? [y/N] "));
+    if !io::stdin().is_terminal() {
+        let answer = piped_answer().context(cannot)?;
+        let answer = answer.trim();
+        if answer.is_empty() {
+            bail!("standard input is not a terminal and holds no answer; add --confirm to proceed");
+        }
+        output::say(format_args!("{question}{answer}"));
+        return Ok(is_yes(answer));
     }
-    let cannot = "cannot ask";
-    write!(io::stderr(), "{question} Continue? [y/N] ").context(cannot)?;
+    if !io::stderr().is_terminal() {
+        bail!(
+            "standard error is not a terminal, so that there is no prompt; add --confirm to proceed"
+        );
+    }
+    write!(io::stderr(), "{question}").context(cannot)?;
+    Ok(is_yes(&answer().context(cannot)?))
+}
+
+/// What another program answers; nothing if it answers nothing in time.
+fn piped_answer() -> io::Result<String> {
+    let (sender, receiver) = mpsc::channel();
+    // It ends with the process, at the latest.
+    std::thread::spawn(move || sender.send(answer()));
+    receiver.recv_timeout(PIPE_LIMIT).unwrap_or_else(|_| Ok(String::new()))
+}
+
+/// The first line of standard input.
+fn answer() -> io::Result<String> {
     let mut answer = String::new();
-    io::stdin().lock().take(LONGEST_ANSWER).read_line(&mut answer).context(cannot)?;
-    Ok(is_yes(&answer))
+    io::stdin().lock().take(LONGEST_ANSWER).read_line(&mut answer)?;
+    Ok(answer)
 }
 
 fn is_yes(answer: &str) -> bool {

@@ -85,6 +85,9 @@ pub(crate) trait DescribedRun: Run {
     /// Downloads what is needed, all files at once.
     async fn fetch(&self, downloads: &Downloads, details: bool) -> Self::Files;
 
+    /// Adds what other objects of the cluster know of it.
+    async fn look_up(&self, _: &Installation, _: &mut Self::Files) {}
+
     /// For people.
     fn text(&self, files: &Self::Files, transfers: &Transfers, details: bool) -> String;
 
@@ -212,7 +215,12 @@ async fn known<D: DescribedRun>(
     downloads: &Downloads,
     details: bool,
 ) -> (D::Files, Transfers) {
-    tokio::join!(fetch(one, downloads, details), transfers(installation, one))
+    let files = async {
+        let mut files = fetch(one, downloads, details).await;
+        one.look_up(installation, &mut files).await;
+        files
+    };
+    tokio::join!(files, transfers(installation, one))
 }
 
 async fn fetch<D: DescribedRun>(one: &D, downloads: &Downloads, details: bool) -> D::Files {

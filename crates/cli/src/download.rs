@@ -20,7 +20,7 @@ use bowline_store::decode::{self, Limits};
 use bytes::Bytes;
 use kube::ResourceExt as _;
 use kube::api::{DeleteParams, PostParams};
-use reqwest::redirect::Policy;
+use reqwest::redirect::{Action, Attempt, Policy};
 use reqwest::{Client, Response, StatusCode, Url};
 use rustls::crypto::{CryptoProvider, ring};
 use serde::de::DeserializeOwned;
@@ -84,7 +84,7 @@ impl Downloads {
             .user_agent(concat!("bowline/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(CONNECT_LIMIT)
             .read_timeout(SILENCE_LIMIT)
-            .redirect(Policy::limited(MOST_REDIRECTS))
+            .redirect(Policy::custom(redirect))
             // It would hand the link on.
             .referer(false)
             .tls_certs_merge(certificates)
@@ -253,6 +253,24 @@ impl Downloads {
     }
 }
 
+/// Follows a few redirects, but never from https to http: the file holds Secrets, and everybody on the
+/// way could read it.
+fn redirect(attempt: Attempt<'_>) -> Action {
+    if attempt.previous().len() > MOST_REDIRECTS {
+        return attempt.error("it redirects too often");
+    }
+    if is_downgrade(attempt.previous(), attempt.url()) {
+        return attempt
+            .error("it redirects from https to http, where everybody on the way can read");
+    }
+    attempt.follow()
+}
+
+/// Whether an address is less private than one before it.
+fn is_downgrade(before: &[Url], next: &Url) -> bool {
+    next.scheme() != "https" && before.iter().any(|url| url.scheme() == "https")
+}
+
 /// The storage location does not have a file.
 #[derive(Debug)]
 pub(crate) struct NotThere;
@@ -385,6 +403,21 @@ mod tests {
         for link in ["file:///etc/passwd?s3cr3t", "no link s3cr3t", "//s3cr3t"] {
             let error = format!("{:?}", answer(&request(link, None)).unwrap_err());
             assert!(!error.contains("s3cr3t"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_redirect_from_https_to_http_is_not_followed() {
+        let url = |text: &str| Url::parse(text).unwrap();
+        for (before, next, expected) in [
+            (&["https://a"][..], "http://a", true),
+            (&["http://a", "https://a"], "http://b", true),
+            (&["https://a"], "https://b", false),
+            (&["http://a"], "https://a", false),
+            (&["http://a"], "http://b", false),
+        ] {
+            let before: Vec<Url> = before.iter().map(|text| url(text)).collect();
+            assert_eq!(is_downgrade(&before, &url(next)), expected, "{before:?} {next}");
         }
     }
 

@@ -13,11 +13,19 @@ use k8s_openapi::api::core::v1::SecretKeySelector;
 
 /// A length of time in Go's spelling, such as `720h` or `1h30m`; not a negative one.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    let duration: Duration = text.parse().map_err(|error| format!("{error}"))?;
+    let duration: Duration = text.parse().map_err(|error| match days(text) {
+        Some(days) => format!("{error}; {days} days are {}h", days.saturating_mul(24)),
+        None => format!("{error}"),
+    })?;
     if duration < Duration::ZERO {
         return Err("it must not be negative".to_owned());
     }
     Ok(duration)
+}
+
+/// How many days a text means, which Go's spelling has no unit for.
+fn days(text: &str) -> Option<u64> {
+    text.strip_suffix('d')?.parse().ok()
 }
 
 /// How long to wait: more than no time.
@@ -106,6 +114,20 @@ pub(crate) fn mappings(text: &str) -> Result<Pairs, String> {
     text.split(',').map(pair).collect::<Result<_, _>>().map(Pairs)
 }
 
+/// The pairs of all uses of a flag in which a key has one value only.
+pub(crate) fn distinct(flag: &str, uses: &[Pairs]) -> anyhow::Result<BTreeMap<String, String>> {
+    let mut all = BTreeMap::new();
+    for (key, value) in uses.iter().flat_map(|Pairs(pairs)| pairs) {
+        match all.insert(key.clone(), value.clone()) {
+            Some(other) if other != *value => {
+                bail!("{flag} maps `{key}` to both `{other}` and `{value}`; choose one")
+            }
+            _ => {}
+        }
+    }
+    Ok(all)
+}
+
 /// The pairs of all uses of a flag; a later one wins.
 pub(crate) fn merged(uses: &[Pairs]) -> BTreeMap<String, String> {
     uses.iter().flat_map(|Pairs(pairs)| pairs.iter().cloned()).collect()
@@ -190,6 +212,20 @@ mod tests {
     }
 
     #[test]
+    fn a_name_is_mapped_to_one_other_only() {
+        let read = |uses: &[&str]| {
+            let uses: Vec<Pairs> = uses.iter().map(|text| mappings(text).unwrap()).collect();
+            distinct("--namespace-mappings", &uses)
+        };
+        for uses in [&["a:b,a:c"][..], &["a:b", "a:c"]] {
+            let error = read(uses).unwrap_err().to_string();
+            let expected = "--namespace-mappings maps `a` to both `b` and `c`; choose one";
+            assert_eq!(error, expected, "{uses:?}");
+        }
+        assert_eq!(read(&["a:b,a:b", "c:b"]).unwrap().len(), 2);
+    }
+
+    #[test]
     fn a_later_pair_wins() {
         let uses = [pairs("a=1,b=1").unwrap(), pairs("a=2").unwrap()];
         let merged = merged(&uses);
@@ -211,7 +247,8 @@ mod tests {
         assert_eq!(duration("1h30m"), Ok(Duration::from_seconds(5400)));
         assert_eq!(duration("0s"), Ok(Duration::ZERO));
         assert_eq!(duration("-1s"), Err("it must not be negative".to_owned()));
-        assert!(duration("30d").unwrap_err().contains("unknown unit"));
+        let days = duration("30d").unwrap_err();
+        assert!(days.contains("unknown unit") && days.ends_with("; 30 days are 720h"), "{days}");
         assert_eq!(timeout("2s"), Ok(time::Duration::from_secs(2)));
         assert!(timeout("0s").is_err());
         assert_eq!(["t", "1", "FALSE", "0"].map(boolean), [true, true, false, false].map(Ok));

@@ -60,9 +60,9 @@ pub(crate) async fn run<R: Run>(
         found
     };
     if let Err(reason) = run.has_files() {
-        let waits = !run.summary().stage.is_over();
-        let hint = if waits { "; --follow waits for it" } else { "" };
-        bail!("{} `{}` has no log yet: {reason}{hint}", R::NOUN, args.name);
+        let is_over = run.summary().stage.is_over();
+        let (yet, hint) = if is_over { ("", "") } else { (" yet", "; --follow waits for it") };
+        bail!("{} `{}` has no log{yet}: {reason}{hint}", R::NOUN, args.name);
     }
     let location = run.location(&installation).await?;
     let downloads = Downloads::new(&installation, &location, &args.trust, args.timeout).await?;
@@ -94,7 +94,8 @@ async fn until_it_has_a_log<R: Run>(installation: &Installation, run: &R) -> any
         ));
     }
     let is_enough = |run: &R| run.has_files().is_ok() || run.summary().stage.is_over();
-    wait::until(installation, run, &mut mpsc::channel(1).1, is_enough).await
+    let asides = &mut mpsc::channel(1).1;
+    wait::until(installation, run, asides, wait::Reason::Result, is_enough).await
 }
 
 /// Prints a log but for so many bytes, which were printed before. Returns how long it is.

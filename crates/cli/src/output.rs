@@ -17,46 +17,81 @@ pub(crate) fn data(text: impl Display) -> anyhow::Result<()> {
     }
 }
 
-/// A text without the characters that steer a terminal; lines and tabs stay.
+/// A text without the characters that steer a terminal or hide in it; lines and tabs stay.
 pub(crate) fn harmless(text: &str) -> String {
-    let is_steering = |c: &char| c.is_control() && *c != '\n' && *c != '\t';
-    let shown = |c| if is_steering(&c) { char::REPLACEMENT_CHARACTER } else { c };
+    let shown = |c| if is_deceptive(c) { char::REPLACEMENT_CHARACTER } else { c };
     text.chars().map(shown).collect()
 }
 
-/// Writes without the characters that steer a terminal; lines and tabs stay.
+/// Whether a character steers a terminal, turns the direction of what follows it, or is not seen at all,
+/// so that a name looks like another: controls, those of Unicode's category Cf, and its separators of
+/// lines and paragraphs.
+fn is_deceptive(c: char) -> bool {
+    match c {
+        '\n' | '\t' => false,
+        '\u{ad}'
+        | '\u{600}'..='\u{605}'
+        | '\u{61c}'
+        | '\u{6dd}'
+        | '\u{70f}'
+        | '\u{890}'..='\u{891}'
+        | '\u{8e2}'
+        | '\u{180e}'
+        | '\u{200b}'..='\u{200f}'
+        | '\u{2028}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}'
+        | '\u{feff}'
+        | '\u{fff9}'..='\u{fffb}'
+        | '\u{110bd}'
+        | '\u{110cd}'
+        | '\u{13430}'..='\u{1343f}'
+        | '\u{1bca0}'..='\u{1bca3}'
+        | '\u{1d173}'..='\u{1d17a}'
+        | '\u{e0000}'..='\u{e007f}' => true,
+        c => c.is_control(),
+    }
+}
+
+/// Writes without the characters that [`harmless`] takes out, wherever the pieces are cut.
 pub(crate) struct Harmless<W> {
     inner: W,
-    /// The first byte of a character that may be a steering one.
-    held: bool,
+    /// The first bytes of a character whose others are still to come.
+    held: Vec<u8>,
 }
 
 impl<W: io::Write> Harmless<W> {
     pub(crate) fn new(inner: W) -> Self {
-        Self { inner, held: false }
+        Self { inner, held: Vec::new() }
     }
 }
 
 impl<W: io::Write> io::Write for Harmless<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        const LEAD: u8 = 0xc2;
-        let mut shown = Vec::with_capacity(bytes.len() + 1);
-        for &byte in bytes {
-            // In UTF-8 the steering characters beyond ASCII are this byte and one of these.
-            match (std::mem::take(&mut self.held), byte) {
-                (true, 0x80..=0x9f) => {
-                    shown.push(b'?');
-                    continue;
+        let mut text = std::mem::take(&mut self.held);
+        text.extend_from_slice(bytes);
+        let mut shown = Vec::with_capacity(text.len());
+        let mut rest = &text[..];
+        loop {
+            let (valid, invalid) = match std::str::from_utf8(rest) {
+                Ok(valid) => (valid, None),
+                Err(error) => {
+                    let valid = rest.split_at(error.valid_up_to()).0;
+                    (std::str::from_utf8(valid).unwrap_or_default(), Some(error))
                 }
-                (true, _) => shown.push(LEAD),
-                (false, _) => {}
+            };
+            for c in valid.chars() {
+                let c = if is_deceptive(c) { '?' } else { c };
+                shown.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes());
             }
-            match byte {
-                LEAD => self.held = true,
-                b'\n' | b'\t' => shown.push(byte),
-                byte if byte.is_ascii_control() => shown.push(b'?'),
-                byte => shown.push(byte),
-            }
+            rest = &rest[valid.len()..];
+            let Some(error) = invalid else { break };
+            let Some(length) = error.error_len() else {
+                // The rest of it comes with the next piece.
+                self.held = rest.to_vec();
+                break;
+            };
+            shown.push(b'?');
+            rest = &rest[length..];
         }
         self.inner.write_all(&shown)?;
         Ok(bytes.len())
@@ -67,9 +102,9 @@ impl<W: io::Write> io::Write for Harmless<W> {
     }
 }
 
-/// Says a line to the user.
+/// Says something to the user, without what [`harmless`] takes out.
 pub(crate) fn say(line: impl Display) {
-    let _ = writeln!(io::stderr(), "{line}");
+    let _ = writeln!(io::stderr(), "{}", harmless(&line.to_string()));
 }
 
 /// Says what went wrong, in one line.
@@ -177,6 +212,29 @@ mod tests {
             assert_eq!(shown, "a\tb?[2J?c?31mé\u{a0}?\n");
         }
         assert_eq!(harmless("a\n\u{1b}\u{9b}é"), "a\n\u{fffd}\u{fffd}é");
+    }
+
+    #[test]
+    fn what_turns_or_hides_text_is_shown_as_a_mark_wherever_it_is_cut() {
+        // As an operation of a plugin was called: it reads `op-cba` on a terminal.
+        let text = "op-\u{202e}abc\u{2069} a\u{200b}b \u{feff}\u{e0041}é☃𝄞";
+        for size in 1..text.len() {
+            let mut writer = Harmless::new(Vec::new());
+            for part in text.as_bytes().chunks(size) {
+                writer.write_all(part).unwrap();
+            }
+            assert_eq!(String::from_utf8(writer.inner).unwrap(), "op-?abc? a?b ??é☃𝄞");
+        }
+        let marked = "op-\u{fffd}abc\u{fffd} a\u{fffd}b \u{fffd}\u{fffd}é☃𝄞";
+        assert_eq!(harmless(text), marked);
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_shown_as_marks() {
+        let mut writer = Harmless::new(Vec::new());
+        writer.write_all(b"a\xffb\xe2\x80").unwrap();
+        writer.write_all(b"\xae\xf0c").unwrap();
+        assert_eq!(writer.inner, b"a?b??c");
     }
 
     #[test]

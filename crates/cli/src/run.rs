@@ -136,23 +136,73 @@ pub(crate) fn decorate(
     }
 }
 
+/// Where the name of a run comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Named {
+    /// From the command line: it means that one, and no other.
+    ByUser,
+    /// From the time, in whole seconds: if there is one of that second, it gets a number.
+    ByTime,
+}
+
+impl From<bool> for Named {
+    fn from(is_by_user: bool) -> Self {
+        if is_by_user { Self::ByUser } else { Self::ByTime }
+    }
+}
+
+/// The names under which it is tried to create a run, in order.
+fn names(name: &str, named: Named) -> impl Iterator<Item = String> {
+    /// More than anybody starts within a second.
+    const MOST: u32 = 20;
+    let last = if named == Named::ByTime { MOST } else { 1 };
+    let base = name.to_owned();
+    (1..=last).map(move |number| match number {
+        1 => base.clone(),
+        _ => format!("{base}-{number}"),
+    })
+}
+
 /// Asks the server for a run, and waits for its end if that is wanted.
 pub(crate) async fn submit<R: Run>(
     installation: &Installation,
-    run: R,
+    mut run: R,
     wants_to_wait: bool,
+    named: Named,
 ) -> anyhow::Result<Exit> {
-    let (noun, name) = (R::NOUN, run.name_any());
+    let noun = R::NOUN;
+    let mut created = None;
+    for name in names(&run.name_any(), named) {
+        run.meta_mut().name = Some(name);
+        created = listing::create(installation, &run).await?;
+        if created.is_some() {
+            break;
+        }
+    }
+    let name = run.name_any();
     let describe = installation.hint(&format!("{noun} describe {name}"));
-    let Some(created) = listing::create(installation, &run).await? else {
+    let Some(created) = created else {
         bail!(
             "there is a {noun} `{name}` already; choose another name, or look at it with {describe}"
         );
     };
     if wants_to_wait {
-        return wait::for_end(installation, &created).await;
+        return wait::for_end(installation, &created, wait::Reason::Result).await;
     }
     let logs = installation.hint(&format!("{noun} logs {name}"));
     output::say(format_args!("{noun} `{name}` is created; see {describe} and {logs}"));
     Ok(Exit::Success)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_made_of_the_time_gets_a_number_if_it_is_taken_and_one_of_the_user_does_not() {
+        assert_eq!(names("b", Named::ByUser).collect::<Vec<_>>(), ["b"]);
+        let tried: Vec<String> = names("b-20260102030405", Named::ByTime).take(3).collect();
+        let expected = ["b-20260102030405", "b-20260102030405-2", "b-20260102030405-3"];
+        assert_eq!(tried, expected);
+    }
 }

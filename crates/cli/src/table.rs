@@ -25,13 +25,15 @@ pub(crate) enum Format {
     Json,
     /// The same in YAML
     Yaml,
+    /// One name in each line, as kubectl prints and takes it: backup.velero.io/nightly
+    Name,
 }
 
 impl Format {
     /// The format for programs, if it is one.
     pub(crate) fn for_programs(self) -> Option<ObjectFormat> {
         match self {
-            Self::Table => None,
+            Self::Table | Self::Name => None,
             Self::Json => Some(ObjectFormat::Json),
             Self::Yaml => Some(ObjectFormat::Yaml),
         }
@@ -141,6 +143,10 @@ pub(crate) fn show<K: Listed>(
     mut objects: Vec<K>,
     args: &Args,
 ) -> anyhow::Result<Exit> {
+    if args.output == Format::Name {
+        output::data(names(&objects))?;
+        return Ok(Exit::Success);
+    }
     let text = match args.output.for_programs() {
         Some(format) if args.names.len() == 1 && objects.len() == 1 => {
             listing::print_one(objects.remove(0), format)?
@@ -161,6 +167,13 @@ pub(crate) fn show<K: Listed>(
     };
     output::data(text)?;
     Ok(Exit::Success)
+}
+
+/// The name of each object with its kind, a line each.
+pub(crate) fn names<K: Kind>(objects: &[K]) -> String {
+    let kind = format!("{}.{}", K::kind(&()).to_lowercase(), K::group(&()));
+    let line = |object: &K| [kind.as_str(), "/", &object.name_any(), "\n"].concat();
+    objects.iter().map(line).collect()
 }
 
 /// Objects as rows under headings.
@@ -229,6 +242,13 @@ mod tests {
     use bowline_api::Backup;
 
     use super::*;
+
+    #[test]
+    fn names_are_printed_as_kubectl_prints_and_takes_them() {
+        let backups = ["a", "b"].map(|name| Backup::new(name, bowline_api::BackupSpec::default()));
+        assert_eq!(names(&backups), "backup.velero.io/a\nbackup.velero.io/b\n");
+        assert_eq!(names::<Backup>(&[]), "");
+    }
 
     #[test]
     fn a_series_is_listed_from_its_newest_member() {

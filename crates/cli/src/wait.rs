@@ -17,9 +17,10 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
 
 use self::display::Display;
-use self::narrator::Narrator;
+use self::narrator::{Narrator, Remark};
 use crate::exit::{Exit, until_asked_to_end};
 use crate::installation::{ANSWER_LIMIT, Installation, brief, is_not_found, is_transient};
+use crate::listing;
 use crate::output::{self, harmless};
 use crate::run::{Run, Stage};
 use crate::transfer::{self, Transfer};
@@ -34,10 +35,21 @@ const SERVER_LIMIT: Duration = Duration::from_secs(10);
 /// How long the cluster may be away.
 const OUTAGE_LIMIT: Duration = Duration::from_mins(2);
 
+/// Why the end of a run is waited for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Reason {
+    /// It was asked for, and what comes of it matters.
+    #[default]
+    Result,
+    /// It was canceled.
+    Cancel,
+}
+
 /// Waits until a run is over. Success only if it is complete.
 pub(crate) async fn for_end<R: Run>(
     installation: &Installation,
     created: &R,
+    reason: Reason,
 ) -> anyhow::Result<Exit> {
     let (noun, name) = (R::NOUN, created.name_any());
     let asked_to_end = until_asked_to_end()?;
@@ -45,10 +57,14 @@ pub(crate) async fn for_end<R: Run>(
     let (_, mut no_asides) = mpsc::channel(1);
     let ended = tokio::select! {
         // Boxed, since what it asks for is large.
-        ended = Box::pin(until_over(installation, created, &mut no_asides)) => ended?,
+        ended = Box::pin(until(installation, created, &mut no_asides, reason, is_over)) => ended?,
         exit = &mut asked_to_end => {
             let hint = installation.hint(&format!("{noun} describe {name}"));
-            output::say(format_args!("the {noun} goes on without this command; look with {hint}"));
+            let goes_on = match reason {
+                Reason::Result => "goes on without this command",
+                Reason::Cancel => "stays canceled, and ends when a server sees that",
+            };
+            output::say(format_args!("the {noun} {goes_on}; look with {hint}"));
             return Ok(exit);
         }
     };
@@ -70,7 +86,19 @@ pub(crate) async fn until_over<R: Run>(
     created: &R,
     asides: &mut mpsc::Receiver<String>,
 ) -> anyhow::Result<R> {
-    until(installation, created, asides, |run| run.summary().stage.is_over()).await
+    until(installation, created, asides, Reason::Result, is_over).await
+}
+
+fn is_over<R: Run>(run: &R) -> bool {
+    run.summary().stage.is_over()
+}
+
+/// The first other run of the kind that a server works on. A run may be waiting for its end.
+async fn other_at_work<R: Run>(installation: &Installation, run: &R) -> Option<String> {
+    let all: Vec<R> = listing::find(installation, &[], None).await.ok()?;
+    let is_at_work =
+        |other: &&R| other.uid() != run.uid() && other.summary().stage == Stage::Working;
+    all.iter().find(is_at_work).map(kube::ResourceExt::name_any)
 }
 
 /// The same, until a run is as far as is wanted.
@@ -78,12 +106,13 @@ pub(crate) async fn until<R: Run>(
     installation: &Installation,
     created: &R,
     asides: &mut mpsc::Receiver<String>,
+    reason: Reason,
     is_enough: impl Fn(&R) -> bool,
 ) -> anyhow::Result<R> {
     let (noun, api) = (R::NOUN, installation.api::<R>());
     let name = &created.name_any();
     let started = Instant::now();
-    let mut narrator = Narrator::default();
+    let mut narrator = Narrator::new(reason);
     let mut volumes = Volumes::default();
     let mut display = Display::new();
     let mut away_since: Option<Instant> = None;
@@ -96,7 +125,13 @@ pub(crate) async fn until<R: Run>(
                 away_since = None;
                 let stage = run.summary().stage;
                 volumes.look::<R>(installation, name, stage).await;
-                let remarks = narrator.observe(&run, &volumes.known, started.elapsed());
+                let mut remarks = narrator.observe(&run, &volumes.known, started.elapsed());
+                if reason == Reason::Result
+                    && let Some(remark) = remarks.iter_mut().find(|one| **one == Remark::NoServer)
+                    && let Some(other) = other_at_work(installation, &run).await
+                {
+                    *remark = Remark::WaitsFor(other);
+                }
                 display.show(&run, &volumes.known, &remarks, installation);
                 if is_enough(&run) {
                     return Ok(run);

@@ -1,8 +1,10 @@
 //! How plugins are run.
 
-use std::ffi::OsString;
-use std::path::PathBuf;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use crate::registry::Plugin;
 
 /// How plugins are found, started and called.
 #[derive(Clone, Debug)]
@@ -18,6 +20,10 @@ pub struct Options {
     pub announces_own_kinds: bool,
     /// How many calls one plugin process answers at a time.
     pub concurrency: usize,
+    /// Item actions that get one call at a time, by their names, as in `example.io/my-action`, or the
+    /// names of their binaries; `*` means all. All actions of a binary share a process, so that naming
+    /// one of them is enough. Questions about operations under way are not held up.
+    pub serial: Vec<String>,
     /// How long things may take.
     pub limits: Limits,
 }
@@ -47,6 +53,17 @@ pub struct Limits {
     pub idle: Duration,
 }
 
+impl Options {
+    /// Whether the process of a binary with these item actions gets one call at a time.
+    pub(crate) fn is_serial(&self, command: &Path, plugins: &[Plugin]) -> bool {
+        self.serial.iter().any(|name| {
+            name == "*"
+                || command.file_name() == Some(OsStr::new(name))
+                || plugins.iter().any(|plugin| plugin.name.as_str() == name)
+        })
+    }
+}
+
 impl Default for Options {
     fn default() -> Self {
         Self {
@@ -55,6 +72,7 @@ impl Default for Options {
             environment: Vec::new(),
             announces_own_kinds: true,
             concurrency: 32,
+            serial: Vec::new(),
             limits: Limits::default(),
         }
     }
@@ -73,5 +91,31 @@ impl Default for Limits {
             stop: Duration::from_secs(2),
             idle: Duration::from_mins(1),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bowline_plugin::{Kind, Name};
+
+    use super::*;
+
+    #[test]
+    fn a_plugin_is_serial_by_its_name_that_of_its_binary_or_a_star() {
+        let command = Path::new("/plugins/some-binary");
+        let name = Name::of_provider("example.io/action").unwrap();
+        let plugin = Plugin { kind: Kind::BackupItemAction, name, command: command.to_owned() };
+        for (serial, expected) in [
+            ("example.io/action", true),
+            ("some-binary", true),
+            ("*", true),
+            ("example.io/other", false),
+            ("action", false),
+            ("/plugins/some-binary", false),
+        ] {
+            let options = Options { serial: vec![serial.to_owned()], ..Options::default() };
+            assert_eq!(options.is_serial(command, &[plugin.clone()]), expected, "{serial}");
+        }
+        assert!(!Options::default().is_serial(command, &[plugin]));
     }
 }

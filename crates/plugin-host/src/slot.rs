@@ -75,10 +75,15 @@ enum Failure {
 
 impl Slot {
     pub(crate) fn new(command: &Path, options: Arc<Options>, purpose: Purpose) -> Self {
+        let calls = match &purpose {
+            Purpose::ItemActions(plugins) if options.is_serial(command, plugins) => 1,
+            // An upload may take hours, and a snapshot beside it must not wait for that.
+            _ => options.concurrency,
+        };
         Self {
             command: command.to_owned(),
             purpose,
-            permits: Arc::new(Semaphore::new(options.concurrency)),
+            permits: Arc::new(Semaphore::new(calls)),
             life: Life::default(),
             in_use: AtomicUsize::new(0),
             last_used: AtomicU64::new(0),

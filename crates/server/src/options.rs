@@ -23,6 +23,10 @@ pub struct Options {
     pub plugin_dir: PathBuf,
     /// What every plugin gets as arguments: those of the server, word for word.
     pub plugin_arguments: Vec<OsString>,
+    /// Variables that every plugin gets beside the environment of the server.
+    pub plugin_environment: Vec<(OsString, OsString)>,
+    /// The plugins that get one call at a time; see [`bowline_plugin_host::Options::serial`].
+    pub serial_plugins: Vec<String>,
     /// How long one call of an item action may take; without it `Execute` 10 minutes, `AppliesTo` one.
     pub plugin_call_timeout: Option<Duration>,
     /// What `filesystem` locations lie below; without it there are none.
@@ -42,6 +46,8 @@ pub struct Options {
     pub scratch_dir: PathBuf,
     /// How many backups run at a time.
     pub concurrent_backups: usize,
+    /// How many restores run at a time. They begin in the order in which they were created.
+    pub concurrent_restores: usize,
     /// How many blocks of items one backup works on at a time.
     pub item_block_worker_count: usize,
     /// How many objects the API server is asked for at once; zero means all.
@@ -98,6 +104,8 @@ impl Default for Options {
             namespace: bowline_api::DEFAULT_NAMESPACE.to_owned(),
             plugin_dir: PathBuf::from("/plugins"),
             plugin_arguments: Vec::new(),
+            plugin_environment: Vec::new(),
+            serial_plugins: Vec::new(),
             plugin_call_timeout: None,
             filesystem_root: None,
             download_address: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
@@ -106,8 +114,9 @@ impl Default for Options {
             identity: identity(),
             lease: lease::Terms::default(),
             scratch_dir: std::env::temp_dir(),
-            concurrent_backups: 4,
-            item_block_worker_count: 4,
+            concurrent_backups: 1,
+            concurrent_restores: 1,
+            item_block_worker_count: 1,
             client_page_size: 500,
             default_backup_ttl: Duration::from_hours(720),
             default_backup_storage_location: "default".to_owned(),

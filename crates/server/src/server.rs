@@ -38,9 +38,6 @@ const SERVING_LIMIT: Duration = Duration::from_secs(5);
 /// How long plugin processes may take after that.
 const PLUGINS_LIMIT: Duration = Duration::from_secs(5);
 
-/// How many restores are in progress at a time.
-const RESTORES: usize = 4;
-
 /// What every controller works with.
 pub struct Context {
     /// The cluster. Nothing can be changed in it once the lease is over.
@@ -65,8 +62,8 @@ pub struct Context {
     pub(crate) poll_rate: Rate,
     /// Places for snapshots that are being uploaded.
     pub(crate) uploads: Semaphore,
-    /// Places for restores that are in progress.
-    pub(crate) restores: Semaphore,
+    /// The turns of restores.
+    pub(crate) restores: Arc<restore::turn::Turns>,
     /// What this process runs.
     pub(crate) runs: Arc<Runs>,
 }
@@ -274,6 +271,8 @@ impl Server {
         let host = bowline_plugin_host::Options {
             plugin_dir: options.plugin_dir.clone(),
             arguments: options.plugin_arguments.clone(),
+            environment: options.plugin_environment.clone(),
+            serial: options.serial_plugins.clone(),
             limits: plugin_limits(options.plugin_call_timeout),
             ..bowline_plugin_host::Options::default()
         };
@@ -308,7 +307,7 @@ impl Server {
             Arc::clone(&calls),
         ));
         let uploads = Semaphore::new(options.snapshot_upload_concurrency.max(1));
-        let restores = Semaphore::new(RESTORES);
+        let restores = Arc::new(restore::turn::Turns::new(options.concurrent_restores));
         let events = Events::new(client.clone());
         Ok(Context {
             client,

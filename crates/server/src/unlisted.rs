@@ -41,7 +41,7 @@ pub(crate) fn missing(unlisted: &[Problem], why: &str) -> Error {
         [] => Error::new(Code::NotFound, why),
         [first, ..] => Error::new(
             Code::Unavailable,
-            format!("{why}, or is in a binary that could not be asked: {first}"),
+            format!("{why}; it may be in a binary that could not be asked: {first}"),
         ),
     }
 }

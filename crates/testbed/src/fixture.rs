@@ -1,6 +1,6 @@
 //! Plugins in Rust that are part of this workspace.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use serde_json::Value;
@@ -10,32 +10,44 @@ use crate::Error;
 
 /// The fixture plugins that are built with our SDK.
 pub async fn rust_plugins() -> Result<PathBuf, Error> {
-    build("bowline-plugin-fixture").await
+    build("bowline-plugin-fixture", Stdio::piped()).await
 }
 
 /// The plugin for volumes that are folders of a node.
 pub async fn local_volume() -> Result<PathBuf, Error> {
-    build("bowline-plugin-local-volume").await
+    build("bowline-plugin-local-volume", Stdio::piped()).await
 }
 
-/// Whether the sources that plugins are built from are still where they were when this was built.
-pub fn has_sources() -> bool {
-    std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml").is_file()
+/// The same, for somebody who sees what Cargo says meanwhile: that it waits for a lock, say.
+pub async fn local_volume_in_sight() -> Result<PathBuf, Error> {
+    build("bowline-plugin-local-volume", Stdio::inherit()).await
+}
+
+/// The folder with the sources that plugins are built from, if it is still where it was when this was
+/// built.
+pub fn sources() -> Option<&'static Path> {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folder = crates.ancestors().nth(2)?;
+    crates.join("Cargo.toml").is_file().then_some(folder)
 }
 
 /// Builds the plugin of a package from the sources as they are. Built as we are ourselves: a benchmark
 /// wants the real thing.
 ///
 /// Cargo makes sure that parallel tests build once, and that nothing is built that is up to date.
-async fn build(package: &str) -> Result<PathBuf, Error> {
+async fn build(package: &str, told: Stdio) -> Result<PathBuf, Error> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(&cargo)
         .args(["build", "--package", package, "--message-format=json"])
         .args((!cfg!(debug_assertions)).then_some("--release"))
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(told)
         .kill_on_drop(true)
-        .output()
+        .spawn()
+        .map_err(Error::io("run", cargo.as_ref()))?
+        .wait_with_output()
         .await
         .map_err(Error::io("run", cargo.as_ref()))?;
     let failed = |reason: &str| Error::Failed { program: "cargo build", reason: reason.to_owned() };

@@ -59,6 +59,10 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
         identity: IDENTITY.to_owned(),
         item_operation_sync_frequency: Duration::from_secs(1),
         store_validation_frequency: Duration::from_secs(5),
+        // More can go wrong where several run side by side.
+        concurrent_backups: 4,
+        concurrent_restores: 4,
+        item_block_worker_count: 4,
         ..Options::default()
     };
     bowline_server::run(client, options, std::future::pending()).await?;

@@ -13,6 +13,7 @@ mod volume;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use bowline_api::DEFAULT_NAMESPACE;
@@ -65,6 +66,9 @@ pub(crate) struct Args {
     port: Option<u16>,
 }
 
+/// How often it is looked whether the server still runs.
+const LOOK_PAUSE: Duration = Duration::from_millis(500);
+
 /// What is up while the demo lasts.
 struct Stage {
     // In the order in which they end.
@@ -76,7 +80,7 @@ struct Stage {
 /// What is up at the end, in the order in which it ends.
 struct Up {
     _orders: Option<Orders>,
-    _server: Server,
+    server: Server,
     _stage: Stage,
 }
 
@@ -93,7 +97,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
     tokio::pin!(asked_to_end);
     let target = args.json.as_deref().map(Target::open).transpose()?;
 
-    let (up, outcome) = tokio::select! {
+    let (mut up, outcome) = tokio::select! {
         // Boxed, since all of the demo is in it.
         performed = Box::pin(perform(&args)) => performed?,
         exit = &mut asked_to_end => return Ok(exit),
@@ -103,7 +107,12 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
     }
     if !args.exit {
         output::say("Press Ctrl-C to take it all down.");
-        asked_to_end.await;
+        loop {
+            tokio::select! {
+                _ = &mut asked_to_end => break,
+                () = tokio::time::sleep(LOOK_PAUSE) => up.server.check()?,
+            }
+        }
     }
     let step = Step::start("taking everything down");
     drop(up);
@@ -178,7 +187,9 @@ async fn perform(args: &Args) -> anyhow::Result<(Up, Outcome)> {
         output::data(how_to_reach(&stage.plane).await?)?;
     }
     drop(director);
-    Ok((Up { _orders: orders, _server: server, _stage: stage }, outcome))
+    // It may have been killed since it was last needed.
+    server.check()?;
+    Ok((Up { _orders: orders, server, _stage: stage }, outcome))
 }
 
 /// First what takes minutes the first time, and tells its own progress.
@@ -258,7 +269,7 @@ async fn how_to_reach(plane: &ControlPlane) -> anyhow::Result<String> {
          bowline backup create mine --include-namespaces shop,shop-data --wait\n  \
          kubectl get backups.velero.io -A\n  \
          kubectl get volumepluginbackups -A\n\n\
-         The pods run in name only, on a node that is not there: they have no logs.\n",
+         The pods are simulated: no containers run, and they have no logs.\n",
         plane.kubeconfig().display(),
         kubectl.display(),
         std::env::current_exe().unwrap_or_else(|_| "bowline".into()).display(),

@@ -3,6 +3,7 @@
 mod lease_times;
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -102,6 +103,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DURATION", value_parser = flags::timeout)]
     plugin_call_timeout: Option<Duration>,
 
+    /// Item actions that get one call at a time, by name (example.io/my-action) or binary; `*` for all.
+    /// Others get up to 32 calls side by side
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = flags::word())]
+    serial_plugin: Vec<String>,
+
     /// Let storage locations of the provider `filesystem` lie below this folder [default: there are
     /// none]
     #[arg(long, value_name = "FOLDER")]
@@ -124,11 +130,15 @@ pub(crate) struct Args {
     scratch_dir: Option<PathBuf>,
 
     /// How many backups run at a time
-    #[arg(long, value_name = "COUNT", default_value = "4", value_parser = count)]
+    #[arg(long, value_name = "COUNT", default_value = "1", value_parser = count)]
     concurrent_backups: usize,
 
-    /// How many blocks of items one backup works on at a time
-    #[arg(long, value_name = "COUNT", default_value = "4", value_parser = count)]
+    /// How many restores run at a time; they begin in the order in which they were created
+    #[arg(long, value_name = "COUNT", default_value = "1", value_parser = count)]
+    concurrent_restores: usize,
+
+    /// How many blocks of items one backup works on at a time: pods with their volumes and hooks
+    #[arg(long, value_name = "COUNT", default_value = "1", value_parser = count)]
     item_block_worker_count: usize,
 
     /// How many objects the API server is asked for at once; 0 is all of them
@@ -280,6 +290,8 @@ fn options(args: Args) -> Options {
         plugin_dir: args.plugin_dir,
         // Velero's plugins get the flags of the server, and know them.
         plugin_arguments: std::env::args_os().skip(2).collect(),
+        plugin_environment: plugin_environment(args.cluster.kubeconfig.as_deref()),
+        serial_plugins: args.serial_plugin,
         plugin_call_timeout: args.plugin_call_timeout,
         filesystem_root: args.filesystem_root,
         download_address: args.download_address,
@@ -287,6 +299,7 @@ fn options(args: Args) -> Options {
         metrics_address: args.metrics_address,
         scratch_dir: args.scratch_dir.unwrap_or_else(std::env::temp_dir),
         concurrent_backups: args.concurrent_backups,
+        concurrent_restores: args.concurrent_restores,
         item_block_worker_count: args.item_block_worker_count,
         client_page_size: args.client_page_size,
         default_backup_ttl: args.default_backup_ttl,
@@ -319,6 +332,14 @@ fn options(args: Args) -> Options {
         log: log::Options { level: args.log_level, format: args.log_format },
         lease: args.lease.0,
     }
+}
+
+/// What plugins are told beside the server's environment: the cluster that it works on. They find it by
+/// this variable, as every program does, and not by the server's flags.
+fn plugin_environment(kubeconfig: Option<&Path>) -> Vec<(OsString, OsString)> {
+    let absolute = |file: &Path| std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
+    let variable = |file| (OsString::from("KUBECONFIG"), absolute(file).into_os_string());
+    kubeconfig.map(variable).into_iter().collect()
 }
 
 /// How many at a time: at least one.
@@ -378,6 +399,29 @@ mod tests {
             format!("{options:#?}")
         };
         assert_eq!(comparable(ours), comparable(theirs));
+    }
+
+    /// `pkg/cmd/server/config/config.go` of Velero 1.18, and one restore after the other.
+    #[test]
+    fn as_much_runs_side_by_side_as_in_velero() {
+        let Options { concurrent_backups, concurrent_restores, item_block_worker_count, .. } =
+            parsed(&[]);
+        assert_eq!([concurrent_backups, concurrent_restores, item_block_worker_count], [1, 1, 1]);
+        let told = parsed(&["--concurrent-restores=3", "--concurrent-backups=2"]);
+        assert_eq!((told.concurrent_restores, told.concurrent_backups), (3, 2));
+    }
+
+    #[test]
+    fn plugins_are_told_the_kubeconfig_and_which_of_them_get_one_call_at_a_time() {
+        let options = parsed(&[
+            "--kubeconfig=some/config",
+            "--serial-plugin=example.io/a,example.io/b",
+            "--serial-plugin=*",
+        ]);
+        let here = std::env::current_dir().unwrap().join("some/config").into_os_string();
+        assert_eq!(options.plugin_environment, [(OsString::from("KUBECONFIG"), here)]);
+        assert_eq!(options.serial_plugins, ["example.io/a", "example.io/b", "*"]);
+        assert!(parsed(&[]).plugin_environment.is_empty());
     }
 
     #[test]
@@ -454,6 +498,7 @@ mod tests {
     fn values_that_mean_nothing_are_refused() {
         for words in [
             "--concurrent-backups=0",
+            "--concurrent-restores=0",
             "--default-backup-ttl=30d",
             "--default-backup-ttl=0s",
             "--backup-sync-period=-1s",

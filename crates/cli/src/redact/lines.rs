@@ -45,7 +45,51 @@ fn length_of_half(block: &str) -> usize {
 
 /// Takes what is secret out of one line.
 pub(super) fn clean(line: &str) -> String {
-    assignments(&addresses(line))
+    bare_keys(&assignments(&addresses(line)))
+}
+
+/// Takes out words that are keys by their own looks, whatever stands before them.
+fn bare_keys(line: &str) -> String {
+    let is_of_key = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+    let mut clean = String::with_capacity(line.len());
+    let mut rest = line;
+    while let Some(start) = rest.find(is_of_key) {
+        clean.push_str(&rest[..start]);
+        rest = &rest[start..];
+        let (word, after) = rest.split_at(rest.find(|c| !is_of_key(c)).unwrap_or(rest.len()));
+        clean.push_str(if is_key(word) { REDACTED } else { word });
+        rest = after;
+    }
+    clean.push_str(rest);
+    clean
+}
+
+/// Whether a word is a key of a cloud, a forge or an API server: such begin with letters of their own and
+/// are long.
+fn is_key(word: &str) -> bool {
+    /// The first letters, and the fewest that there are in all.
+    const KEYS: [(&str, usize); 14] = [
+        // AWS: the id of a key for long, and of one for a while.
+        ("AKIA", 20),
+        ("ASIA", 20),
+        // A JSON web token, as of a ServiceAccount: `{"` in base64.
+        ("eyJ", 30),
+        // GitHub and GitLab.
+        ("ghp_", 30),
+        ("gho_", 30),
+        ("ghu_", 30),
+        ("ghs_", 30),
+        ("ghr_", 30),
+        ("github_pat_", 30),
+        ("glpat-", 20),
+        // Google: an API key, and a token.
+        ("AIza", 35),
+        ("ya29.", 30),
+        // Slack, which alerts go to.
+        ("xoxb-", 20),
+        ("xoxp-", 20),
+    ];
+    KEYS.iter().any(|(start, length)| word.starts_with(start) && word.len() >= *length)
 }
 
 /// Takes users, passwords and all that follows a `?` out of addresses of any kind.
@@ -239,6 +283,28 @@ mod tests {
             ("Bearer \"s3cr3t\"", "Bearer \"<redacted>\""),
         ] {
             assert_eq!(text(said), expected);
+        }
+    }
+
+    #[test]
+    fn a_key_is_taken_out_by_its_looks_alone() {
+        let token = format!("eyJ{}.eyJ{}.{}", "a".repeat(20), "b".repeat(20), "c-_".repeat(9));
+        let key = "abcdefghij".repeat(4);
+        for (said, expected) in [
+            ("denied for AKIAIOSFODNN7EXAMPLE at x".to_owned(), "denied for <redacted> at x"),
+            (format!("got {token}, retrying"), "got <redacted>, retrying"),
+            (format!("{{\"detail\":\"{token}\"}}"), "{\"detail\":\"<redacted>\"}"),
+            (format!("clone with ghp_{key}"), "clone with <redacted>"),
+            (
+                format!("AccountKey={key}==;EndpointSuffix=x"),
+                "AccountKey=<redacted>;EndpointSuffix=x",
+            ),
+            (
+                "eyJ is how a token begins, AKIA an id".to_owned(),
+                "eyJ is how a token begins, AKIA an id",
+            ),
+        ] {
+            assert_eq!(text(&said), expected);
         }
     }
 

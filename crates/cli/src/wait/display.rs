@@ -62,8 +62,16 @@ impl Display {
         for remark in remarks {
             match remark {
                 Remark::NoServer => self.say(&format!(
-                    "hint: the {noun} is still New after {} s, as if no server ran in namespace \
+                    "hint: the {noun} is still {state} after {} s, as if no server ran in namespace \
                      `{}`; waiting on, Ctrl-C leaves the {noun} as it is",
+                    SERVER_LIMIT.as_secs(),
+                    installation.namespace(),
+                    noun = R::NOUN,
+                    state = run.state(),
+                )),
+                Remark::WaitsFor(other) => self.say(&format!(
+                    "hint: the {noun} is still New after {} s: {noun} `{other}` is in progress, and comes \
+                     first; if that does not move either, no server runs in namespace `{}`",
                     SERVER_LIMIT.as_secs(),
                     installation.namespace(),
                     noun = R::NOUN,

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::SERVER_LIMIT;
+use bowline_api::condition;
+
+use super::{Reason, SERVER_LIMIT};
 use crate::run::{Run, Stage, Summary};
 use crate::transfer::{Tally, Transfer};
 
@@ -22,11 +24,14 @@ pub(super) enum Remark {
     Volumes(Tally),
     /// Nobody seems to be at it.
     NoServer,
+    /// Another run is worked on first, which has this name.
+    WaitsFor(String),
 }
 
 /// Decides what is worth saying.
 #[derive(Debug, Default)]
 pub(super) struct Narrator {
+    reason: Reason,
     state: String,
     items: (i64, i64),
     operations: (i64, i64),
@@ -38,6 +43,10 @@ pub(super) struct Narrator {
 }
 
 impl Narrator {
+    pub(super) fn new(reason: Reason) -> Self {
+        Self { reason, ..Self::default() }
+    }
+
     pub(super) fn observe<R: Run>(
         &mut self,
         run: &R,
@@ -67,7 +76,12 @@ impl Narrator {
             self.spoke_of_volumes = elapsed;
             remarks.push(Remark::Volumes(volumes));
         }
-        if stage == Stage::New && elapsed >= SERVER_LIMIT && !self.has_hinted {
+        // A server that has seen a cancel says so at once.
+        let is_unseen = match self.reason {
+            Reason::Result => stage == Stage::New,
+            Reason::Cancel => !stage.is_over() && self.state != condition::CANCELING,
+        };
+        if is_unseen && elapsed >= SERVER_LIMIT && !self.has_hinted {
             self.has_hinted = true;
             remarks.push(Remark::NoServer);
         }

@@ -70,6 +70,29 @@ fn a_server_that_does_not_begin_is_hinted_at_once() {
     assert!(!narrator.observe(&queued, &[], seconds(60)).contains(&Remark::NoServer));
 }
 
+#[test]
+fn a_cancel_that_no_server_sees_is_hinted_at_once() {
+    let running = || backup(Some(BackupPhase::InProgress), 1, 9);
+    let mut narrator = Narrator::new(Reason::Cancel);
+    assert!(!narrator.observe(&running(), &[], seconds(9)).contains(&Remark::NoServer));
+    assert!(narrator.observe(&running(), &[], seconds(10)).contains(&Remark::NoServer));
+    assert_eq!(narrator.observe(&running(), &[], seconds(60)), []);
+    // A server that has seen it says so.
+    let mut canceling = running();
+    let condition = json!({
+        "type": "Canceling", "status": "True", "reason": "r", "message": "",
+        "lastTransitionTime": "2026-01-02T03:04:05Z",
+    });
+    if let Some(status) = &mut canceling.status {
+        status.conditions = vec![serde_json::from_value(condition).unwrap()];
+    }
+    let mut narrator = Narrator::new(Reason::Cancel);
+    assert!(!narrator.observe(&canceling, &[], seconds(60)).contains(&Remark::NoServer));
+    // One that was only asked for is not expected to be canceled.
+    let mut narrator = Narrator::new(Reason::Result);
+    assert!(!narrator.observe(&running(), &[], seconds(60)).contains(&Remark::NoServer));
+}
+
 fn restore(status: &serde_json::Value) -> Restore {
     let restore = json!({"metadata": {"name": "r"}, "spec": {}, "status": status});
     serde_json::from_value(restore).unwrap()

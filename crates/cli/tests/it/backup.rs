@@ -26,14 +26,14 @@ fn what_is_wrong_with_a_command_line_is_told_in_one_line() {
     for (line, words) in [
         (&["create"][..], &["needs a name", "--from-schedule"][..]),
         (&["create", "B"], &["\"B\" is not a name", "lower-case"]),
-        (&["create", "b", "--ttl", "1d"], &["--ttl", "unknown unit", "backup create --help"]),
+        (&["create", "b", "--ttl", "1d"], &["--ttl", "unknown unit", "1 days are 24h"]),
+        (&["create", "b", "--ttl", "-1h"], &["it must not be negative", "backup create --help"]),
         (&["create", "b", "-l", "a=b=c"], &["`a=b=c` is no label selector", "`b=c`"]),
         (&["create", "b", "-l", "a=b", "--or-selector", "c=d"], &["--or-selector"]),
         (
             &["create", "b", "--include-resources=pods", "--exclude-cluster-scoped-resources=*"],
             &["cannot be mixed", "use either"],
         ),
-        (&["create", "--from-schedule=s", "--ttl=1h"], &["--from-schedule takes", "leave out"]),
         (&["create", "b", "-o", "xml"], &["'xml'", "possible values are json, yaml"]),
         (&["get", "a", "-l", "b=c"], &["--selector"]),
         (&["delete"], &["backup delete --help"]),
@@ -164,6 +164,7 @@ fn a_backup_is_created_listed_and_described() {
     let place = cluster().place("backup-create");
     let said = place.run(&["backup", "create", "one", "--ttl", "1h", "--labels", "a=b"]).stderr;
     assert!(said.contains("`one` is created; see `bowline backup describe one`"), "{said}");
+    assert!(said.contains("hint: namespace `backup-create` has no backup location"), "{said}");
     let created: Backup = place.get("one");
     assert_eq!(created.spec.ttl.to_string(), "1h0m0s");
     assert_eq!(created.spec.included_namespaces, ["*"]);
@@ -261,6 +262,21 @@ fn a_schedule_lends_a_backup_its_template() {
     let labels = backup.metadata.labels.unwrap();
     assert_eq!((labels["a"].as_str(), labels["c"].as_str()), ("b", "d"));
     assert_eq!(labels["velero.io/schedule-name"], "nightly");
+    // Velero's scripts have other flags beside it, which say nothing then.
+    let line = ["backup", "create", "again", "--from-schedule=nightly", "--ttl=1h"];
+    let ended = place.run(&line);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert!(ended.stderr.contains("warning: --from-schedule takes"), "{}", ended.stderr);
+    let again: Backup = place.get("again");
+    assert_eq!(
+        (again.spec.included_namespaces, again.spec.ttl),
+        (backup.spec.included_namespaces, backup.spec.ttl)
+    );
+    // Two within a second are two.
+    for _ in 0..2 {
+        place.ok(&["backup", "create", "--from-schedule=nightly"]);
+    }
+    assert_eq!(place.names::<Backup>().len(), 4);
     place.refused(&["backup", "create", "--from-schedule", "none"], &["no schedule `none`"]);
 }
 

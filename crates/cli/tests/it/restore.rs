@@ -1,4 +1,4 @@
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Seek as _, Write as _};
 
 use bowline_api::{Backup, DownloadRequest, Restore};
 use bowline_testbed::Velero;
@@ -116,10 +116,32 @@ fn a_restore_is_created_listed_described_and_deleted() {
     assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), "no restores found\n"));
 }
 
+/// Scripts for Velero do `echo y | velero restore delete …`.
+#[test]
+fn an_answer_may_come_through_a_pipe() {
+    let place = cluster().place("restore-piped");
+    place.put("Restore", "one", json!({"spec": {"backupName": "b"}}));
+    let answered = |answer: &str| {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(answer.as_bytes()).unwrap();
+        file.rewind().unwrap();
+        let mut command = place.bowline(&["restore", "delete", "one"]);
+        World::end_of(command.stdin(file))
+    };
+    let no = answered("n\n");
+    assert_eq!(no.code, Some(0), "{}", no.stderr);
+    assert!(no.stderr.ends_with("[y/N] n\nnothing is deleted\n"), "{}", no.stderr);
+    let yes = answered("y\n");
+    assert_eq!(yes.code, Some(0), "{}", yes.stderr);
+    assert_eq!(place.names::<Restore>(), [] as [&str; 0]);
+}
+
 #[test]
 fn of_a_schedule_the_command_or_the_server_chooses_the_backup() {
     let place = cluster().place("restore-schedule");
     let schedule = ["restore", "create", "--from-schedule", "nightly"];
+    place.refused(&schedule, &["no schedule `nightly`"]);
+    place.put("Schedule", "nightly", json!({"spec": {"schedule": "@daily", "template": {}}}));
     place.refused(&schedule, &["schedule `nightly` has no backups"]);
     let labels = json!({"labels": {"velero.io/schedule-name": "nightly"}});
     for (name, phase, day) in [("old", "Completed", 1), ("new", "PartiallyFailed", 2)] {

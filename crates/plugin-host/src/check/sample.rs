@@ -1,7 +1,12 @@
 //! What plugins are shown when nothing else is given.
 
-use bowline_api::{Backup, BackupSpec, Restore, RestoreSpec};
+use bowline_api::{
+    Backup, BackupPhase, BackupSpec, BackupStatus, Duration, Restore, RestorePhase, RestoreSpec,
+    RestoreStatus,
+};
 use bowline_plugin::{Encoded, InvalidItem, Item, ResourceIdentifier};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::json;
 
 use super::Input;
@@ -44,16 +49,70 @@ pub(super) fn persistent_volume() -> Result<Item, InvalidItem> {
 }
 
 /// The backup that actions take part in. Its name and uid are of one check alone: a plugin may make
-/// the ids of its operations from them.
+/// the ids of its operations from them. It is in progress, as each that an action is called for, and has
+/// what a server has filled in by then: plugins rely on it.
 pub(super) fn backup(input: &Input) -> Encoded<Backup> {
-    let mut backup = Backup::new(&input.name(), BackupSpec::default());
+    let spec = BackupSpec {
+        included_namespaces: vec!["*".to_owned()],
+        storage_location: "default".to_owned(),
+        ttl: Duration::from_seconds(30 * 24 * 3600),
+        csi_snapshot_timeout: Duration::from_seconds(600),
+        item_operation_timeout: Duration::from_seconds(4 * 3600),
+        ..BackupSpec::default()
+    };
+    let mut backup = Backup::new(&input.name(), spec);
     backup.metadata.uid = Some(input.name());
+    backup.metadata.namespace = Some(bowline_api::DEFAULT_NAMESPACE.to_owned());
+    backup.status = Some(BackupStatus {
+        phase: Some(BackupPhase::InProgress),
+        version: 1,
+        format_version: "1.1.0".to_owned(),
+        start_timestamp: Some(now()),
+        ..BackupStatus::default()
+    });
     Encoded::new(backup)
 }
 
-/// The restore that actions take part in, with a name and uid of one check alone.
+/// The restore that actions take part in, with a name and uid of one check alone, in progress as well.
 pub(super) fn restore(input: &Input) -> Encoded<Restore> {
-    let mut restore = Restore::new(&input.name(), RestoreSpec::default());
+    let spec = RestoreSpec {
+        backup_name: input.name(),
+        included_namespaces: vec!["*".to_owned()],
+        item_operation_timeout: Duration::from_seconds(4 * 3600),
+        ..RestoreSpec::default()
+    };
+    let mut restore = Restore::new(&input.name(), spec);
     restore.metadata.uid = Some(input.name());
+    restore.metadata.namespace = Some(bowline_api::DEFAULT_NAMESPACE.to_owned());
+    restore.status = Some(RestoreStatus {
+        phase: Some(RestorePhase::InProgress),
+        start_timestamp: Some(now()),
+        ..RestoreStatus::default()
+    });
     Encoded::new(restore)
+}
+
+fn now() -> Time {
+    Time(Timestamp::now())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    /// Plugins dereference `status.startTimestamp`, which a run always has.
+    #[test]
+    fn backup_and_restore_are_in_progress_since_a_time() {
+        let input = Input::new("id").unwrap();
+        for sample in [backup(&input).json(), restore(&input).json()] {
+            let sample: Value = serde_json::from_slice(&sample).unwrap();
+            assert_eq!(sample["status"]["phase"], "InProgress", "{sample}");
+            let started = sample["status"]["startTimestamp"].as_str().unwrap_or_default();
+            assert!(started.parse::<Timestamp>().is_ok(), "{sample}");
+            assert_eq!(sample["metadata"]["namespace"], "velero");
+            assert_eq!(sample["spec"]["itemOperationTimeout"], "4h0m0s");
+        }
+    }
 }

@@ -8,6 +8,7 @@ mod access;
 mod csi;
 mod facts;
 mod items;
+pub(crate) mod turn;
 mod volumes;
 mod wait;
 
@@ -58,7 +59,7 @@ const UNDER_WAY: u16 = 1000;
 pub async fn run(context: Arc<Context>) -> Result<(), Error> {
     let api: Api<Restore> = context.api();
     let stop = context.stop.clone();
-    let watch = Watch::new(api).concurrency(UNDER_WAY);
+    let watch = Watch::new(api).concurrency(UNDER_WAY).all_on(context.restores.releases());
     let watched = watch.store();
     context.metrics.see(Source::Restores(watched.clone()));
     let work = move |restore: Arc<Restore>| work(Arc::clone(&context), watched.clone(), restore);
@@ -90,16 +91,27 @@ async fn work(
     if !concerns_us(&restore) {
         return Ok(Next::Done);
     }
+    // Those that wait look often, and need not ask the API server for that.
+    if !context.restores.may_begin(&restore, &watched.state()) {
+        return Ok(Next::Again(turn::PAUSE));
+    }
     let api: Api<Restore> = context.api();
     // The watch may be behind what we wrote ourselves a moment ago.
     let Some(restore) = api.get_opt(&restore.name_any()).await? else { return Ok(Next::Done) };
     if restore.metadata.deletion_timestamp.is_some() {
         forget(&context, &api, &restore).await?;
     } else if concerns_us(&restore) {
+        let Some(turn) = context.restores.take(&restore, &watched.state()) else {
+            return Ok(Next::Again(turn::PAUSE));
+        };
         let log = RunLog::new();
         let name = format!("{}/{}", context.options.namespace, restore.name_any());
         let span = log.attach(tracing::info_span!("restore", restore = name));
-        carry_on(&context, &api, &watched, restore, &log).instrument(span).await?;
+        let carried = carry_on(&context, &api, &watched, restore, &log).instrument(span).await;
+        if carried.is_err() {
+            turn.give_up();
+        }
+        carried?;
     }
     Ok(Next::Done)
 }

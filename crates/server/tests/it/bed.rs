@@ -185,6 +185,10 @@ impl World {
             scratch_dir: self.path("scratch"),
             store_validation_frequency: Duration::from_secs(1),
             backup_sync_period: Duration::from_secs(1),
+            // More can go wrong where several run side by side.
+            concurrent_backups: 4,
+            concurrent_restores: 4,
+            item_block_worker_count: 4,
             ..Options::default()
         }
     }

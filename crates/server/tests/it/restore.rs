@@ -284,3 +284,36 @@ async fn a_deleted_restore_takes_its_files_with_it() {
     let name = RestoreName::new("r").unwrap();
     assert_eq!(store.get_of_restore::<ResourceList>(&name).await.unwrap(), None);
 }
+
+#[tokio::test]
+async fn restores_run_one_after_the_other_in_the_order_of_their_creation() {
+    let mut world = World::start("in-order").await;
+    world.filesystem_location("default").await;
+    application(&world, "in-order-app").await;
+    back_up(&world, "b", &["in-order-app"]).await;
+    world.end().await.unwrap();
+    // Against the alphabet, and all within a second or two, as a pipeline applies them.
+    let names = ["e", "d", "c", "b", "a"];
+    let into = |name: &str| format!("in-order-{name}");
+    for name in names {
+        let spec = json!({"backupName": "b", "namespaceMapping": {"in-order-app": into(name)}});
+        world.create::<Restore>(json!({"metadata": {"name": name}, "spec": spec})).await;
+    }
+    let concurrent_restores = bowline_server::Options::default().concurrent_restores;
+    world.run(bowline_server::Options { concurrent_restores, ..world.options() });
+    let mut created = Vec::new();
+    for name in names {
+        let status = world.until::<Restore>(name, is_over).await.status.unwrap();
+        assert_eq!(status.phase, Some(RestorePhase::Completed), "{status:?}");
+        // The higher, the later; no restored ConfigMap is changed after its creation.
+        let maps: Api<ConfigMap> = Api::namespaced(world.client.clone(), &into(name));
+        let maps = maps.list(&ListParams::default()).await.unwrap().items;
+        let own = maps.iter().filter(|map| map.name_any() != "kube-root-ca.crt");
+        let version = |map: &ConfigMap| map.resource_version().unwrap().parse::<u64>().unwrap();
+        created.push(own.map(version).collect::<Vec<_>>());
+    }
+    for pair in created.windows(2) {
+        let (last, first) = (pair[0].iter().max().unwrap(), pair[1].iter().min().unwrap());
+        assert!(last < first, "one began before the one before it had ended: {created:?}");
+    }
+}

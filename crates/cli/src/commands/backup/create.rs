@@ -16,7 +16,8 @@ use crate::exit::Exit;
 use crate::flags::{self, Pairs};
 use crate::installation::Installation;
 use crate::listing::{self, ObjectFormat};
-use crate::run;
+use crate::output;
+use crate::run::{self, Named};
 
 /// Make a backup
 ///
@@ -26,8 +27,8 @@ pub(crate) struct Args {
     /// The name of the backup; may be left out with --from-schedule
     name: Option<String>,
 
-    /// Take everything from the template of this schedule. The name is then the schedule's and the
-    /// time, unless one is given
+    /// Take everything from the template of this schedule; flags that say otherwise are ignored. The
+    /// name is then the schedule's and the time, unless one is given
     #[arg(long, value_name = "NAME")]
     from_schedule: Option<String>,
 
@@ -70,12 +71,19 @@ pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::
         }
         let installation = Installation::connect(installation).await?;
         check_locations(&installation, &backup.spec).await?;
-        return run::submit(&installation, backup, args.wait).await;
+        let has_location = !backup.spec.storage_location.is_empty();
+        let exit = run::submit(&installation, backup, args.wait, Named::ByUser).await?;
+        // Who waits is told in another way.
+        if !args.wait && !has_location {
+            hint_if_nobody_is_there(&installation).await;
+        }
+        return Ok(exit);
     };
+    // As Velero does, which says nothing.
     if asked != spec(&What::default(), &How::default())? {
-        bail!(
-            "--from-schedule takes what to back up and how from the schedule; leave out the other \
-             flags, except --labels, --annotations and --snapshot-type"
+        output::say(
+            "warning: --from-schedule takes what to back up and how from the schedule; the other flags \
+             are ignored, except --labels, --annotations and --snapshot-type",
         );
     }
     let name = args.name.as_ref().map(BackupName::new).transpose()?;
@@ -85,7 +93,7 @@ pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::
     decorate(&mut backup, &args);
     match args.output {
         Some(format) => listing::print_instead(backup, installation, format),
-        None => run::submit(&connected, backup, args.wait).await,
+        None => run::submit(&connected, backup, args.wait, name.is_some().into()).await,
     }
 }
 
@@ -101,6 +109,19 @@ pub(crate) async fn check_locations(
         listing::get::<VolumeSnapshotLocation>(installation, location).await?;
     }
     Ok(())
+}
+
+/// In a namespace without a storage location no server can do anything, and probably there is none.
+/// Who may not look is told nothing.
+async fn hint_if_nobody_is_there(installation: &Installation) {
+    let locations = listing::find::<BackupStorageLocation>(installation, &[], None).await;
+    if locations.is_ok_and(|locations| locations.is_empty()) {
+        output::say(format_args!(
+            "hint: namespace `{}` has no backup location, so that probably no server works in it; name the \
+             server's namespace with -n",
+            installation.namespace()
+        ));
+    }
 }
 
 /// Adds the labels and annotations of the command line.

@@ -1,19 +1,21 @@
 //! `bowline backup describe`: what is known of a backup, in the cluster and in its storage location.
 
+mod deletion;
 mod freeze;
 pub(crate) mod json;
 #[cfg(test)]
 mod tests;
 pub(crate) mod text;
 
-use bowline_api::Backup;
 use bowline_api::download_request::DownloadTargetKind;
+use bowline_api::{Backup, DeleteBackupRequest};
 use bowline_store::file::{BackupOperation, BackupVolumeInfo, ResourceList, Results};
 use kube::ResourceExt as _;
 use serde_json::Value;
 
 use crate::describe::{DescribedRun, Fetched, Transfers, file};
 use crate::download::Downloads;
+use crate::installation::Installation;
 
 /// What the storage location holds of a backup. A file that was not asked for is nothing.
 #[derive(Debug, Default)]
@@ -22,6 +24,8 @@ pub(crate) struct Files {
     volumes: Option<Fetched<Vec<BackupVolumeInfo>>>,
     operations: Option<Fetched<Vec<BackupOperation>>>,
     resources: Option<Fetched<ResourceList>>,
+    /// Not a file: what became of requests to delete it.
+    deletions: Option<Fetched<Vec<DeleteBackupRequest>>>,
 }
 
 impl DescribedRun for Backup {
@@ -38,7 +42,11 @@ impl DescribedRun for Backup {
             file(downloads, &name, DownloadTargetKind::BackupItemOperations, has_operations),
             file(downloads, &name, DownloadTargetKind::BackupResourceList, details),
         );
-        Files { results, volumes, operations, resources }
+        Files { results, volumes, operations, resources, deletions: None }
+    }
+
+    async fn look_up(&self, installation: &Installation, files: &mut Files) {
+        files.deletions = Some(deletion::find(installation, self).await);
     }
 
     fn text(&self, files: &Files, transfers: &Transfers, details: bool) -> String {

@@ -158,9 +158,9 @@ pub(super) fn show(server: &Server, taken: &Taken) -> anyhow::Result<String> {
         [window.namespace.clone(), window.pod.clone(), format!("{} ms", window.milliseconds)]
     });
     Ok(format!(
-        "\nThe backup is complete, with {items} items. Its files are those of Velero, in\n{}:\n\n{}\n\
-         For so long were pods frozen, from the first pre-hook to the end of the last post-hook:\n\n{}\n\
-         The upload of the volume came afterwards, and took {:.1} s.\n",
+        "\nThe backup is complete, with {items} items. The files are in Velero's bucket layout, in\n{}:\n\n{}\n\
+         Freeze time of each pod, from the first pre-hook to the end of the last post-hook:\n\n{}\n\
+         The upload of the volume came afterwards, slowed down so that it can be seen, and took {:.1} s.\n",
         folder.display(),
         output::table(["FILE", "BYTES"], rows),
         output::table(["NAMESPACE", "POD", "FROZEN"], windows.collect()),

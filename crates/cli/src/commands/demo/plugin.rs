@@ -1,11 +1,12 @@
 //! The plugin that takes snapshots of the application's volume.
 
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use anyhow::Context as _;
 use bowline_testbed::fixture;
 
-use crate::output::Step;
+use crate::output;
 
 /// The binary, which comes beside ours.
 const BINARY: &str = "bowline-plugin-local-volume";
@@ -30,16 +31,30 @@ pub(super) async fn locate() -> anyhow::Result<PathBuf> {
             folder.display()
         )
     };
-    match origin(&folder.join(BINARY), is_run_by_cargo, fixture::has_sources()) {
-        Origin::Ready(path) => Ok(path),
-        Origin::Sources => {
-            let step = Step::start("building the plugin for local volumes");
-            let path = fixture::local_volume().await.with_context(how_to)?;
-            step.done();
+    let sources = fixture::sources().filter(|sources| is_trusted(sources, &ours, is_run_by_cargo));
+    match (origin(&folder.join(BINARY), is_run_by_cargo, sources.is_some()), sources) {
+        (Origin::Ready(path), _) => Ok(path),
+        (Origin::Sources, Some(sources)) => {
+            let started = Instant::now();
+            output::say(format_args!(
+                "building the plugin for local volumes with `cargo build` in {}; this takes minutes the \
+                 first time …",
+                sources.display()
+            ));
+            // Cargo says by itself how far it is, and what it waits for.
+            let path = fixture::local_volume_in_sight().await.with_context(how_to)?;
+            let took = started.elapsed().as_secs_f64();
+            output::say(format_args!("building the plugin for local volumes: done in {took:.1} s"));
             Ok(path)
         }
-        Origin::Nowhere => Err(anyhow::anyhow!(how_to())),
+        (Origin::Sources | Origin::Nowhere, _) => Err(anyhow::anyhow!(how_to())),
     }
+}
+
+/// Whether what lies where our sources were may be run: Cargo runs it anyway, or our own program lies
+/// in it. Elsewhere that path means nothing, and anybody may have made it.
+fn is_trusted(sources: &Path, ours: &Path, is_run_by_cargo: bool) -> bool {
+    is_run_by_cargo || ours.starts_with(sources)
 }
 
 /// A binary beside ours is the one that belongs to us, unless we were just built by Cargo, who builds
@@ -56,6 +71,20 @@ fn origin(beside: &Path, is_run_by_cargo: bool, has_sources: bool) -> Origin {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nothing_is_built_where_others_may_have_put_something() {
+        let sources = Path::new("/home/somebody/bowline");
+        let built = sources.join("target/release/bowline");
+        for (ours, is_run_by_cargo, expected) in [
+            (built.as_path(), false, true),
+            (Path::new("/usr/local/bin/bowline"), false, false),
+            (Path::new("/home/somebody/bowline-elsewhere/bowline"), false, false),
+            (Path::new("/target/elsewhere/bowline"), true, true),
+        ] {
+            assert_eq!(is_trusted(sources, ours, is_run_by_cargo), expected, "{}", ours.display());
+        }
+    }
 
     #[test]
     fn the_plugin_beside_us_is_ours_unless_cargo_may_have_left_an_old_one() {

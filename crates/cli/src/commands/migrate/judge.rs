@@ -57,6 +57,7 @@ pub(super) fn forth(facts: &Facts, open: &[String]) -> Vec<Finding> {
     counted(&mut findings, schedules, "schedule", "go on as before");
     let images = facts.velero.as_ref().map(|server| server.plugins.as_slice());
     locations::judge(&mut findings, facts, images, &locations::FORTH);
+    locations::credentials(&mut findings, facts);
     match &facts.velero {
         None => findings.push(finding(
             Verdict::Differs,
@@ -90,10 +91,38 @@ fn is_among(backup: &Backup, names: &BTreeSet<&str>) -> bool {
     names.contains(label::value(&backup.name_any()).as_ref())
 }
 
+/// Plugins that are object stores and snapshotters of a cloud alone: they ask the cluster for nothing.
+const STORES: [&str; 3] =
+    ["velero-plugin-for-aws", "velero-plugin-for-microsoft-azure", "velero-plugin-for-gcp"];
+
+/// What plugins may notice, apart from stores and snapshotters of a cloud.
+const NOTICED: [(&str, &str); 3] = [
+    (
+        "rights of plugins",
+        "plugins share the server's ServiceAccount, which is cluster-admin with Velero and is not here: an \
+         action that creates or deletes objects needs a ClusterRole of its own; see \"Rights\" in \
+         docs/plugins.md",
+    ),
+    (
+        "calls of item actions",
+        "up to 32 items are shown to a plugin side by side, where Velero shows one after the other; name a \
+         plugin that does not bear that with the server flag --serial-plugin",
+    ),
+    (
+        "the Deployment",
+        "its name is `bowline`, and so is that of its container: a plugin that reads its own Deployment \
+         under the name `velero` does not find it",
+    ),
+];
+
 fn plugins(findings: &mut Vec<Finding>, server: &Server) {
     for image in &server.plugins {
-        let why = "the same binary works here; check it with `bowline plugin inspect`";
+        let why = "the same binary runs here; `bowline plugin inspect` lists what it has";
         findings.push(finding(Verdict::Carries, format!("plugin {image}"), why));
+    }
+    let may_have_actions = |image: &String| !STORES.iter().any(|store| image.contains(store));
+    if server.plugins.iter().any(may_have_actions) {
+        findings.extend(NOTICED.map(|(what, why)| finding(Verdict::Differs, what, why)));
     }
     if server.plugins.iter().any(|image| image.contains("velero-plugin-for-aws")) {
         findings.push(finding(

@@ -29,6 +29,11 @@ pub(crate) async fn run(args: &Args, installation: &InstallationArgs) -> anyhow:
     sort(&mut answer);
     match args.output.for_programs() {
         Some(format) => output::data(listing::print(&answer, format)?)?,
+        None if args.output == Format::Name => {
+            let plugins = answer.status.unwrap_or_default().plugins;
+            let line = |plugin: &PluginInfo| output::harmless(&plugin.name) + "\n";
+            output::data(plugins.iter().map(line).collect::<String>())?;
+        }
         None => output::data(table(&answer.status.unwrap_or_default().plugins))?,
     }
     Ok(Exit::Success)

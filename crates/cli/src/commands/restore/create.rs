@@ -116,7 +116,7 @@ pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::
             Box::pin(dry_run::run(&connected, restore, source, trust, output)).await
         }
         Some(format) => listing::print_instead(restore, installation, format),
-        None => run::submit(&connected, restore, args.wait).await,
+        None => run::submit(&connected, restore, args.wait, args.name.is_some().into()).await,
     }
 }
 

@@ -47,6 +47,7 @@ enum Flaw {
     ForgetsOverRestarts,
     RefusesTheSecondCancel,
     RefusesCancelOfUnknown,
+    RefusesCancelAsVelero,
     NeverEnds,
     ChangesTheOutcome,
     KnowsEverything,
@@ -185,6 +186,9 @@ impl BackupItemAction for Fake {
         if self.flaw == Flaw::HangsInACancel && operation.as_str() == "op-3" {
             std::future::pending::<()>().await;
         }
+        if self.flaw == Flaw::RefusesCancelAsVelero && !is_known {
+            return Err(Error::invalid_operation(operation));
+        }
         let mut cancelled = self.cancelled.lock().unwrap();
         let is_second = cancelled.iter().any(|id| id == operation.as_str());
         if self.flaw == Flaw::RefusesCancelOfUnknown && !is_known
@@ -206,7 +210,7 @@ const UNKNOWN: &str = "tells a permanent error as the progress of an unknown ope
 
 #[tokio::test(start_paused = true)]
 async fn each_flaw_of_an_action_is_found_by_its_rule() {
-    let expected: [(Flaw, &[&str]); 12] = [
+    let expected: [(Flaw, &[&str]); 13] = [
         (Flaw::None, &[]),
         (Flaw::ChangesItsMind, &["tells what it applies to, the same each time"]),
         (Flaw::ReturnsAnotherKind, &["returns an object of the same kind"]),
@@ -218,6 +222,8 @@ async fn each_flaw_of_an_action_is_found_by_its_rule() {
         (Flaw::ChangesTheOutcome, &[SAME]),
         (Flaw::KnowsEverything, &[UNKNOWN]),
         (Flaw::IsUnclearAboutUnknown, &[UNKNOWN]),
+        // `operation ID … is invalid` is what Velero's framework has for it.
+        (Flaw::RefusesCancelAsVelero, &[]),
         (Flaw::StartsNothing, &[]),
     ];
     for (flaw, rules) in expected {

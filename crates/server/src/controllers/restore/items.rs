@@ -12,6 +12,7 @@ use bowline_engine::restore::request::Request;
 use bowline_engine::restore::{self, Fatal, Progress, Restored, finalize};
 use bowline_plugin::Encoded;
 use jiff::Timestamp;
+use kube::ResourceExt as _;
 use tokio::time::Instant;
 
 use super::volumes::Witness;
@@ -39,14 +40,7 @@ impl Course<'_> {
         request: Request,
         recovered: Recovered,
     ) -> Result<Then, WorkError> {
-        // Restores that wait for operations hold no place.
-        let place = tokio::select! {
-            place = self.context.restores.acquire() => place.ok(),
-            () = self.context.stop.cancelled() => None,
-            () = self.kit.cancel.cancelled() => None,
-        };
-        if self.context.stop.is_cancelled() || (place.is_none() && !self.kit.cancel.is_cancelled())
-        {
+        if self.context.stop.is_cancelled() {
             return Ok(Then::Left);
         }
         let _held = self.context.runs.hold(&self.restore, None);
@@ -70,7 +64,8 @@ impl Course<'_> {
         );
         let is_last = recovered.attempts + 1 >= ATTEMPTS;
         let (mut restored, is_there) = Box::pin(self.take(request, recovered)).await;
-        drop(place);
+        // Restores that wait for operations hold no turn.
+        self.context.restores.release(&self.restore.uid().unwrap_or_default());
         unlisted::tell(self.context.host.registry().unlisted(), &restored.report);
         tell(&restored);
         match &restored.fatal {

@@ -8,6 +8,9 @@ use object_store::Error as S3Error;
 /// How much of an error is repeated.
 const MAX_TEXT: usize = 400;
 
+/// Where object_store asks for credentials when it was given none, as the address stands in its errors.
+const METADATA_SERVICE: [&str; 2] = ["://169.254.169.254/", "://[fd00:ec2::254]/"];
+
 /// The error that users see. What was being done with which object, the caller knows.
 pub(super) fn explain(bucket: &str, error: &S3Error) -> Error {
     let said = Answer::of(error);
@@ -26,6 +29,11 @@ fn in_words(bucket: &str, kind: Kind, text: String) -> Error {
             (Code::FailedPrecondition, format!("bucket `{bucket}` does not exist: {hint} ({text})"))
         }
         (Kind::NotFound, text) => (Code::NotFound, format!("it does not exist ({text})")),
+        (Kind::NoCredentials, text) => {
+            let hint = "no credentials were found: neither `spec.credential` nor the server's environment \
+                        has any, and the metadata service of the cloud gives none";
+            (Code::Unauthenticated, format!("{hint} ({text})"))
+        }
         (Kind::Denied, text) => {
             let hint = "the credentials of the location do not allow it";
             (Code::PermissionDenied, format!("{hint} ({text})"))
@@ -53,6 +61,8 @@ pub(super) fn is_not_implemented(error: &S3Error) -> bool {
 
 enum Kind {
     NoBucket,
+    /// Nobody has any, so that the metadata service of the cloud was asked, in vain.
+    NoCredentials,
     NotFound,
     Denied,
     Unauthenticated,
@@ -65,6 +75,9 @@ enum Kind {
 
 /// Some requests of object_store keep the status of an answer, others have it in their text only.
 fn kind(error: &S3Error, said: &Answer) -> Kind {
+    if said.is_of_metadata_service {
+        return Kind::NoCredentials;
+    }
     if let Some(kind) = kind_of_answer(said) {
         return kind;
     }
@@ -105,6 +118,8 @@ pub(super) struct Answer {
     pub(super) status: Option<u16>,
     /// S3's own code.
     pub(super) code: Option<String>,
+    /// Whether it was not S3 that answered, or did not, but what hands out credentials in a cloud.
+    is_of_metadata_service: bool,
     /// For people, on one line. Of an answer in S3's format only code and message: the rest is long,
     /// and is about the request. Of any other nothing but its status: it may come from a service that only the
     /// server reaches, and whoever may write a location must not read that through it.
@@ -117,7 +132,7 @@ impl Answer {
         let content = String::from_utf8_lossy(content);
         let (code, text) = of_s3(&content);
         let text = text.unwrap_or_else(|| foreign(status));
-        Self { status: Some(status), code, text }
+        Self { status: Some(status), code, is_of_metadata_service: false, text }
     }
 
     fn of(error: &S3Error) -> Self {
@@ -131,7 +146,8 @@ impl Answer {
             (None, Some(status)) => foreign(status),
             (None, None) => shorten(&with_cause(error, &full)),
         };
-        Self { status, code, text }
+        let is_of_metadata_service = METADATA_SERVICE.iter().any(|host| full.contains(host));
+        Self { status, code, is_of_metadata_service, text }
     }
 }
 
@@ -175,5 +191,30 @@ fn shorten(text: &str) -> String {
     match line.char_indices().nth(MAX_TEXT) {
         Some((end, _)) => format!("{}…", &line[..end]),
         None => line,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(text: &str) -> Error {
+        let source = std::io::Error::other(text.to_owned()).into();
+        explain("b", &S3Error::Generic { store: "S3", source })
+    }
+
+    #[test]
+    fn that_there_are_no_credentials_is_told_apart_from_those_that_do_not_suffice() {
+        let none = told(
+            "Error performing PUT http://169.254.169.254/latest/api/token in 2ms - Server returned \
+             non-2xx status code: 403 Forbidden: ",
+        );
+        assert_eq!(none.code(), Code::Unauthenticated, "{none}");
+        assert!(none.to_string().contains("no credentials were found"), "{none}");
+        let denied = told(
+            "Error performing PUT https://s3.example.com/b/k - Server returned non-2xx status code: 403 \
+             Forbidden: <Error><Code>AccessDenied</Code></Error>",
+        );
+        assert_eq!(denied.code(), Code::PermissionDenied, "{denied}");
     }
 }

@@ -73,7 +73,7 @@ pub(crate) struct What {
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "Where to, and how")]
 pub(crate) struct How {
-    /// How long to keep the backup [default: the server's, 30 days]
+    /// How long to keep the backup; 0s means the default [default: the server's, 30 days]
     #[arg(long, value_name = "DURATION", value_parser = flags::duration)]
     ttl: Option<Duration>,
 

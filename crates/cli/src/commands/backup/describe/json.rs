@@ -1,15 +1,17 @@
-//! A backup for programs. Keys are Velero's where it has them.
+//! A backup for programs. Keys and shapes are those of Velero 1.18 where it has them
+//! (`pkg/cmd/util/output/backup_structured_describer.go`); others are added beside them.
+
+mod volumes;
 
 use bowline_api::backup::{BackupResourceHook, BackupResourceHooks};
 use bowline_api::{Backup, BackupPhase, BackupSpec, BackupStatus, VolumePluginBackup};
-use bowline_store::file::{BackupVolumeInfo, Method};
 use serde_json::{Map, Value, json};
 
 use super::super::phase;
 use super::text::has_scoped_filters;
-use super::{Files, freeze};
-use crate::describe::section::{NONE_INCLUDED, choice, excluded, included, selector_text, time};
-use crate::describe::{Transfers, document, volumes};
+use super::{Files, deletion, freeze};
+use crate::describe::section::{choice, excluded, included, selector_text, time};
+use crate::describe::{self, Transfers, document};
 use crate::run::Run as _;
 
 pub(super) fn render(
@@ -22,31 +24,34 @@ pub(super) fn render(
     let mut document = document::new(backup);
     document["spec"] = spec(&backup.spec);
     document["status"] = self::status(backup, &status, files, details);
-    volumes::json::<VolumePluginBackup>(&mut document["status"], transfers, details);
+    describe::volumes::json::<VolumePluginBackup>(&mut document["status"], transfers, details);
     freeze::json(&mut document["status"], &status.freeze_windows, details);
     if let Some(policy) = &backup.spec.resource_policy {
         document["resourcePolicies"] = json!({"type": policy.kind, "name": policy.name});
     }
     document::results(&mut document, &backup.summary(), files.results.as_ref());
+    deletion::json(&mut document, files.deletions.as_ref());
     document
 }
 
 /// What to back up and how.
 pub(crate) fn spec(spec: &BackupSpec) -> Value {
-    let resources = if has_scoped_filters(spec) {
-        json!({
-            "includedClusterScoped": excluded(&spec.included_cluster_scoped_resources),
-            "excludedClusterScoped": excluded(&spec.excluded_cluster_scoped_resources),
-            "includedNamespaceScoped": included(&spec.included_namespace_scoped_resources),
-            "excludedNamespaceScoped": excluded(&spec.excluded_namespace_scoped_resources),
-        })
-    } else {
-        json!({
-            "included": included(&spec.included_resources),
-            "excluded": excluded(&spec.excluded_resources),
-            "clusterScoped": choice(spec.include_cluster_resources, "excluded", "included", "auto"),
-        })
-    };
+    let mut resources = json!({
+        "included": included(&spec.included_resources),
+        "excluded": excluded(&spec.excluded_resources),
+        "clusterScoped": choice(spec.include_cluster_resources, "excluded", "included", "auto"),
+    });
+    // Velero's document knows nothing of these.
+    if has_scoped_filters(spec) {
+        for (key, value) in [
+            ("includedClusterScoped", excluded(&spec.included_cluster_scoped_resources)),
+            ("excludedClusterScoped", excluded(&spec.excluded_cluster_scoped_resources)),
+            ("includedNamespaceScoped", included(&spec.included_namespace_scoped_resources)),
+            ("excludedNamespaceScoped", excluded(&spec.excluded_namespace_scoped_resources)),
+        ] {
+            resources[key] = json!(value);
+        }
+    }
     let any = spec.or_label_selectors.iter().map(|selector| selector_text(Some(selector)));
     let mut document = json!({
         "namespaces": {
@@ -82,6 +87,8 @@ fn hook(hook: &BackupResourceHooks) -> Value {
                 "container": exec.container,
                 "command": exec.command.join(" "),
                 "onError": exec.on_error,
+                // Velero's key has a colon.
+                "onError:": exec.on_error,
                 "timeout": exec.timeout,
             })
         });
@@ -129,7 +136,7 @@ fn status(backup: &Backup, status: &BackupStatus, files: &Files, details: bool) 
     }
     match &files.volumes {
         None => {}
-        Some(Ok(volumes)) => add("backupVolumes", self::volumes(volumes, details)),
+        Some(Ok(volumes)) => add("backupVolumes", volumes::render(volumes, details)),
         Some(Err(reason)) => add("backupVolumes", json!({"errorGetBackupVolumeInfo": reason})),
     }
     if let Some(hooks) = &status.hook_status {
@@ -139,40 +146,4 @@ fn status(backup: &Backup, status: &BackupStatus, files: &Files, details: bool) 
     let (key, error) = ("resourceList", "errorGettingResourceList");
     document::fetched(&mut document, key, error, files.resources.as_ref());
     document
-}
-
-/// Volumes by how they were saved: with details as they stand in the file, else by their names.
-fn volumes(volumes: &[BackupVolumeInfo], details: bool) -> Value {
-    let one = |volume: &BackupVolumeInfo| {
-        if details {
-            return json!(volume);
-        }
-        let BackupVolumeInfo { pvc_namespace, pvc_name, pv_name, result, .. } = volume;
-        let mut short = json!({
-            "pvcNamespace": pvc_namespace, "pvcName": pvc_name, "pvName": pv_name, "result": result,
-        });
-        if volume.skipped {
-            short["skippedReason"] = json!(volume.skipped_reason);
-        }
-        short
-    };
-    let listed = |is_meant: &dyn Fn(&BackupVolumeInfo) -> bool| -> Vec<Value> {
-        volumes.iter().filter(|volume| is_meant(volume)).map(one).collect()
-    };
-    // Velero has these words where it has no list.
-    let by = |method: Method| match listed(&|volume| {
-        !volume.skipped && volume.backup_method.as_ref() == Some(&method)
-    }) {
-        listed if listed.is_empty() => json!(NONE_INCLUDED),
-        listed => listed.into(),
-    };
-    json!({
-        "nativeSnapshots": by(Method::NativeSnapshot),
-        "csiSnapshots": by(Method::CsiSnapshot),
-        "podVolumeBackups": by(Method::PodVolumeBackup),
-        "others": listed(&|volume| {
-            !volume.skipped && matches!(&volume.backup_method, None | Some(Method::Other(_)))
-        }),
-        "skipped": listed(&|volume| volume.skipped),
-    })
 }

@@ -91,6 +91,7 @@ fn files() -> Files {
         volumes: Some(Ok(serde_json::from_value(volumes).unwrap())),
         operations: Some(Ok(serde_json::from_value(operations).unwrap())),
         resources: Some(Ok(serde_json::from_value(resources).unwrap())),
+        deletions: Some(Ok(Vec::new())),
     }
 }
 
@@ -132,6 +133,7 @@ fn unreadable() -> Files {
         volumes: Some(Err("cannot read BackupVolumeInfos: no".to_owned())),
         operations: Some(Err("cannot read BackupItemOperations: no".to_owned())),
         resources: Some(Err("cannot read BackupResourceList: no".to_owned())),
+        deletions: Some(Err("cannot list the requests".to_owned())),
     }
 }
 
@@ -174,6 +176,8 @@ fn a_backup_whose_files_cannot_be_read() {
     }
     let json = json::render(&full(), &unreadable(), &unlisted(), true);
     assert_eq!(json["errors"]["errorGettingErrors"], "cannot read BackupResults: no");
+    let deletions = &json["deletionAttempts"]["errorGettingDeleteBackupRequests"];
+    assert_eq!(deletions, "cannot list the requests");
     assert_eq!(json["status"]["errorGettingResourceList"], "cannot read BackupResourceList: no");
     let volumes = &json["status"]["volumePluginBackups"]["errorGettingVolumes"];
     assert_eq!(volumes, "cannot list the VolumePluginBackups: you may not");
@@ -207,6 +211,82 @@ fn a_backup_as_json() {
         "{:#}",
         json::render(&full(), &files(), &Ok(transfers()), true)
     ));
+}
+
+/// What `jq` in somebody's scripts asks for, after `backup_structured_describer.go` of Velero 1.18.
+#[test]
+fn volumes_as_json_have_veleros_keys() {
+    let json = json::render(&full(), &files(), &Ok(transfers()), true);
+    let volumes = &json["status"]["backupVolumes"];
+    let native = json!({
+        "snapshotID": "snap-1", "type": "ssd", "availabilityZone": "z1", "IOPS": "0",
+        "result": "succeeded",
+    });
+    assert_eq!(volumes["nativeSnapshots"], json!({"pv-1": native}));
+    let snapshot = json!({
+        "snapshotContentName": "vsc", "storageSnapshotID": "h", "snapshotSize(bytes)": 4096,
+        "csiDriver": "csi.x.io", "result": "failed",
+    });
+    let movement = json!({
+        "operationID": "du-1", "dataMover": "velero", "uploaderType": "kopia", "result": "failed",
+        "size": 5, "incrementalSize": 1,
+    });
+    let csi = json!({"app/log": {"snapshot": snapshot, "dataMovement": movement}});
+    assert_eq!(volumes["csiSnapshots"], csi);
+    let pods = json!({"Completed": [{"app/web-0": "tmp"}]});
+    let copied = json!({"uploderType": "kopia", "podVolumeBackupsDetails": pods});
+    assert_eq!(volumes["podVolumeBackups"], copied);
+
+    let json = json::render(&full(), &few_files(), &Ok(transfers()), false);
+    let volumes = &json["status"]["backupVolumes"];
+    let more = "specify --details for more information";
+    assert_eq!(volumes["nativeSnapshots"], json!({"pv-1": more}));
+    assert_eq!(volumes["csiSnapshots"]["app/log"]["snapshot"], format!("included, {more}"));
+    assert_eq!(volumes["podVolumeBackups"]["podVolumeBackupsDetails"], json!({"Completed": 1}));
+
+    let none = Files { volumes: Some(Ok(Vec::new())), ..few_files() };
+    let json = json::render(&full(), &none, &Ok(transfers()), false);
+    for key in ["nativeSnapshots", "csiSnapshots", "podVolumeBackups"] {
+        assert_eq!(json["status"]["backupVolumes"][key], "<none included>", "{key}");
+    }
+}
+
+#[test]
+fn requests_to_delete_a_backup_are_shown_with_what_came_of_them() {
+    let requests = json!([
+        {"metadata": {"name": "a", "creationTimestamp": "2026-01-02T03:04:05Z"},
+         "spec": {"backupName": "full"},
+         "status": {"phase": "Processed", "errors": ["no\u{1b} snapshotter"]}},
+        {"metadata": {"name": "b", "creationTimestamp": "2026-01-02T03:04:06Z"},
+         "spec": {"backupName": "full"}},
+    ]);
+    let deletions = Some(Ok(serde_json::from_value(requests).unwrap()));
+    let files = Files { deletions, ..few_files() };
+    let json = json::render(&full(), &files, &Ok(transfers()), false);
+    let expected = json!({
+        "failed": 1,
+        "deleteBackupRequests": [
+            {"creationTimestamp": "2026-01-02 03:04:05 +0000 UTC", "phase": "Processed",
+             "errors": ["no\u{1b} snapshotter"]},
+            {"creationTimestamp": "2026-01-02 03:04:06 +0000 UTC", "phase": "New"},
+        ],
+    });
+    assert_eq!(json["deletionAttempts"], expected);
+    let text = text::render(&full(), &files, &Ok(transfers()), false);
+    let lines = "\nDeletion Attempts (1 failed):\n  2026-01-02 03:04:05 +0000 UTC:  Processed\n    \
+                 no\u{fffd} snapshotter\n  2026-01-02 03:04:06 +0000 UTC:  New\n";
+    assert!(text.contains(lines), "{text}");
+}
+
+#[test]
+fn filters_as_json_have_veleros_keys_and_scoped_ones_stand_beside_them() {
+    let resources = |backup: &Backup| json::spec(&backup.spec)["resources"].clone();
+    let plain = json!({"included": "pods", "excluded": "<none>", "clusterScoped": "included"});
+    assert_eq!(resources(&full()), plain);
+    let scoped = resources(&early(&json!({})));
+    assert_eq!((&scoped["included"], &scoped["clusterScoped"]), (&json!("*"), &json!("auto")));
+    assert_eq!(scoped["includedClusterScoped"], "*");
+    assert_eq!(scoped["excludedNamespaceScoped"], "events");
 }
 
 #[test]

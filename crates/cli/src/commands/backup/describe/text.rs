@@ -11,7 +11,7 @@ use bowline_store::file::BackupOperation;
 use kube::ResourceExt as _;
 
 use super::super::phase;
-use super::{Files, freeze};
+use super::{Files, deletion, freeze};
 use crate::describe::section::{self, choice, excluded, included, item, selector_text, time};
 use crate::describe::{self, Transfers};
 use crate::run::Run as _;
@@ -54,6 +54,7 @@ pub(super) fn render(
     describe::volumes::text::<VolumePluginBackup>(&mut sheet, transfers, details);
     section::hooks(&mut sheet, status.hook_status.as_ref());
     freeze::text(&mut sheet, &status.freeze_windows, details);
+    deletion::text(&mut sheet, files.deletions.as_ref());
     sheet.finish()
 }
 

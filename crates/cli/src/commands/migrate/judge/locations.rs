@@ -74,3 +74,25 @@ pub(super) fn judge(
     judge("backup location", words.stores, backups);
     judge("snapshot location", &SNAPSHOTTERS, snapshots.collect());
 }
+
+/// Locations that name a file of Velero's pod with their credentials. Whoever writes a location could have
+/// any file of the server read, so that a location cannot do that here.
+pub(super) fn credentials(findings: &mut Vec<Finding>, facts: &Facts) {
+    const KEY: &str = "credentialsFile";
+    let backups = facts.locations.iter().map(|one| ("backup", one.name_any(), &one.spec.config));
+    let snapshots = facts.snapshot_locations.iter();
+    let snapshots = snapshots.map(|one| ("snapshot", one.name_any(), &one.spec.config));
+    for (noun, name, _) in
+        backups.chain(snapshots).filter(|(_, _, config)| config.contains_key(KEY))
+    {
+        let why = format!(
+            "`config.{KEY}` is refused here: put the credentials into a Secret, name it with `bowline \
+             {noun}-location set {name} --credential SECRET=KEY`, and remove the key from the location"
+        );
+        findings.push(finding(
+            Verdict::Stays,
+            format!("credentials of {noun} location {name}"),
+            why,
+        ));
+    }
+}

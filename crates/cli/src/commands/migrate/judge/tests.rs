@@ -172,3 +172,47 @@ fn what_only_we_can_read_is_named_on_the_way_back() {
     assert!(found.iter().all(|one| one.what != snapshots), "{found:#?}");
     assert_eq!(of(&found, "1 snapshot location").verdict, Verdict::Carries);
 }
+
+#[test]
+fn what_plugins_with_actions_may_notice_is_told() {
+    let found = |plugins: &[&str]| {
+        let facts = Facts { velero: Some(server(&[], plugins)), ..Facts::default() };
+        forth(&facts, &[])
+    };
+    let clouds = found(&["x/velero-plugin-for-aws:v1", "x/velero-plugin-for-microsoft-azure:v1"]);
+    let is_about = |one: &Finding| one.what == "rights of plugins";
+    assert!(!clouds.iter().any(is_about), "{clouds:#?}");
+    let actions = found(&["x/velero-plugin-for-gcp:v1", "x/openshift-velero-plugin:v1"]);
+    for (what, words) in [
+        ("rights of plugins", "cluster-admin"),
+        ("calls of item actions", "--serial-plugin"),
+        ("the Deployment", "`bowline`"),
+    ] {
+        let told = of(&actions, what);
+        assert_eq!(told.verdict, Verdict::Differs, "{what}");
+        assert!(told.why.contains(words), "{told:?}");
+    }
+}
+
+#[test]
+fn a_location_that_names_a_file_with_its_credentials_does_not_carry_over() {
+    let config = [("credentialsFile".to_owned(), "/credentials/other".to_owned())];
+    let (mut bucket, mut disks) = (location("b", "aws"), snapshot_location("s", "velero.io/aws"));
+    bucket.spec.config.extend(config.clone());
+    disks.spec.config.extend(config);
+    let facts = Facts {
+        locations: vec![bucket, location("plain", "aws")],
+        snapshot_locations: vec![disks],
+        ..Facts::default()
+    };
+    let found = forth(&facts, &[]);
+    for (what, words) in [
+        ("credentials of backup location b", "backup-location set b --credential"),
+        ("credentials of snapshot location s", "snapshot-location set s --credential"),
+    ] {
+        let told = of(&found, what);
+        assert_eq!(told.verdict, Verdict::Stays, "{what}");
+        assert!(told.why.contains(words), "{told:?}");
+    }
+    assert!(!found.iter().any(|one| one.what.ends_with("plain")), "{found:#?}");
+}

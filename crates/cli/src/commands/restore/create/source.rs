@@ -1,7 +1,7 @@
 //! The backups that a restore may be from.
 
 use anyhow::bail;
-use bowline_api::{Backup, BackupPhase, Restore, RestoreSpec, label};
+use bowline_api::{Backup, BackupPhase, Restore, RestoreSpec, Schedule, label};
 use bowline_engine::restore::request;
 use kube::ResourceExt as _;
 
@@ -23,12 +23,15 @@ impl Source {
     ) -> anyhow::Result<Self> {
         if !spec.backup_name.is_empty() {
             let backup = listing::get(installation, &spec.backup_name).await?;
+            holds_something(&backup)?;
             return Ok(Self { backups: vec![backup] });
         }
         let schedule = &spec.schedule_name;
         let selector = format!("{}={}", label::SCHEDULE_NAME, label::value(schedule));
         let backups: Vec<Backup> = listing::find(installation, &[], Some(&selector)).await?;
         if backups.is_empty() {
+            // Backups outlive their schedule, so that it is looked for only now.
+            listing::get::<Schedule>(installation, schedule).await?;
             bail!(
                 "schedule `{schedule}` has no backups in namespace `{}`",
                 installation.namespace()
@@ -68,5 +71,40 @@ impl Source {
     /// The one that a server would restore.
     pub(super) fn chosen(&self, spec: &RestoreSpec) -> Option<&Backup> {
         request::source(&Restore::new("", spec.clone()), &self.backups)
+    }
+}
+
+/// Fails for a backup that was refused: it never ran, and there is nothing to restore.
+fn holds_something(backup: &Backup) -> anyhow::Result<()> {
+    if phase(backup) != BackupPhase::FailedValidation {
+        return Ok(());
+    }
+    let errors = backup.status.clone().unwrap_or_default().validation_errors.join("; ");
+    bail!(
+        "backup `{}` was refused (FailedValidation) and holds nothing to restore: {errors}",
+        backup.name_any()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_backup_that_was_refused_is_not_restored() {
+        let backup = |phase: &str| -> Backup {
+            let status = json!({"phase": phase, "validationErrors": ["no location"]});
+            let backup = json!({"metadata": {"name": "b"}, "spec": {}, "status": status});
+            serde_json::from_value(backup).unwrap()
+        };
+        let error = holds_something(&backup("FailedValidation")).unwrap_err().to_string();
+        let expected =
+            "backup `b` was refused (FailedValidation) and holds nothing to restore: no location";
+        assert_eq!(error, expected);
+        for phase in ["Completed", "PartiallyFailed", "InProgress", "Failed"] {
+            assert!(holds_something(&backup(phase)).is_ok(), "{phase}");
+        }
     }
 }

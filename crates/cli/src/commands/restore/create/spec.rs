@@ -127,7 +127,7 @@ pub(super) fn spec(what: &What, how: &How) -> anyhow::Result<RestoreSpec> {
             excluded_resources: what.status_exclude_resources.clone(),
             ..RestoreStatusSpec::default()
         }),
-        namespace_mapping: flags::merged(&how.namespace_mappings),
+        namespace_mapping: flags::distinct("--namespace-mappings", &how.namespace_mappings)?,
         existing_resource_policy: how.existing_resource_policy.map(|policy| match policy {
             Policy::None => ExistingResourcePolicy::None,
             Policy::Update => ExistingResourcePolicy::Update,

@@ -1,0 +1,108 @@
+//! What came of requests to delete a backup, as far as they are still there.
+
+use bowline_api::delete_backup_request::DeleteBackupRequestPhase;
+use bowline_api::{Backup, DeleteBackupRequest, label};
+use kube::ResourceExt as _;
+use kube::api::ListParams;
+use serde_json::{Value, json};
+
+use crate::describe::Fetched;
+use crate::describe::section::time;
+use crate::installation::Installation;
+use crate::output;
+use crate::sheet::Sheet;
+
+/// More than anybody has.
+const MOST: u32 = 500;
+
+/// Finds them, the oldest first.
+pub(super) async fn find(
+    installation: &Installation,
+    backup: &Backup,
+) -> Fetched<Vec<DeleteBackupRequest>> {
+    let name = backup.name_any();
+    let selector = format!("{}={}", label::BACKUP_NAME, label::value(&name));
+    let params = ListParams::default().labels(&selector).limit(MOST);
+    let api = installation.api::<DeleteBackupRequest>();
+    let listed =
+        installation.ask("list the requests to delete the backup", api.list(&params)).await;
+    let mut found = listed.map_err(|error| output::one_line(&error))?.items;
+    // The label is a hash where the name is long; and another backup may have had the name before.
+    found.retain(|request| {
+        let uid = request.labels().get(label::BACKUP_UID).filter(|uid| !uid.is_empty());
+        request.spec.backup_name == name && uid.is_none_or(|uid| Some(uid) == backup.uid().as_ref())
+    });
+    found.sort_by_key(kube::ResourceExt::creation_timestamp);
+    Ok(found)
+}
+
+/// For people. Nothing if nobody asked for its deletion.
+pub(super) fn text(sheet: &mut Sheet, requests: Option<&Fetched<Vec<DeleteBackupRequest>>>) {
+    let requests = match requests {
+        None => return,
+        Some(Ok(requests)) if requests.is_empty() => return,
+        Some(Ok(requests)) => requests,
+        Some(Err(reason)) => {
+            sheet.gap();
+            sheet.field(0, "Deletion Attempts", format_args!("<{reason}>"));
+            return;
+        }
+    };
+    sheet.gap();
+    match failed(requests) {
+        0 => sheet.heading(0, "Deletion Attempts"),
+        failed => sheet.heading(0, &format!("Deletion Attempts ({failed} failed)")),
+    }
+    for request in requests {
+        sheet.field(1, &time(request.creation_timestamp().as_ref()), phase(request));
+        for error in errors(request) {
+            sheet.line(2, format_args!("{error}"));
+        }
+    }
+}
+
+/// For programs, as Velero's document has it.
+pub(super) fn json(document: &mut Value, requests: Option<&Fetched<Vec<DeleteBackupRequest>>>) {
+    let requests = match requests {
+        None => return,
+        Some(Ok(requests)) if requests.is_empty() => return,
+        Some(Ok(requests)) => requests,
+        Some(Err(reason)) => {
+            document["deletionAttempts"] = json!({"errorGettingDeleteBackupRequests": reason});
+            return;
+        }
+    };
+    let one = |request: &DeleteBackupRequest| {
+        let created = time(request.creation_timestamp().as_ref());
+        let mut one = json!({"creationTimestamp": created, "phase": phase(request)});
+        let errors = errors(request);
+        if !errors.is_empty() {
+            one["errors"] = json!(errors);
+        }
+        one
+    };
+    let all: Vec<Value> = requests.iter().map(one).collect();
+    let mut attempts = json!({"deleteBackupRequests": all});
+    if failed(requests) > 0 {
+        attempts["failed"] = json!(failed(requests));
+    }
+    document["deletionAttempts"] = attempts;
+}
+
+/// How many were answered with errors.
+fn failed(requests: &[DeleteBackupRequest]) -> usize {
+    let is_failed = |request: &&DeleteBackupRequest| {
+        let phase = request.status.as_ref().and_then(|status| status.phase.as_ref());
+        phase == Some(&DeleteBackupRequestPhase::Processed) && !errors(request).is_empty()
+    };
+    requests.iter().filter(is_failed).count()
+}
+
+fn phase(request: &DeleteBackupRequest) -> String {
+    let phase = request.status.as_ref().and_then(|status| status.phase.clone());
+    phase.unwrap_or(DeleteBackupRequestPhase::New).to_string()
+}
+
+fn errors(request: &DeleteBackupRequest) -> Vec<String> {
+    request.status.as_ref().map(|status| status.errors.clone()).unwrap_or_default()
+}
