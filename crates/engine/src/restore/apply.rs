@@ -93,7 +93,8 @@ fn uid(object: &Object) -> Option<String> {
     Some(value.pointer("/metadata/uid")?.as_str()?.to_owned())
 }
 
-/// Gives an object that this restore has created the status that it had, and nothing else of what it has by now.
+/// Gives an object that this restore has created the status that it had, instead of what it has by
+/// now.
 pub(super) async fn status(
     context: &Context,
     created: &Object,
