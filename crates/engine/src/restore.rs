@@ -165,8 +165,10 @@ impl Progress {
     /// anything is restored there.
     pub async fn waiting(&self, before: &BTreeSet<String>) -> BTreeSet<String> {
         let mut waiting = self.waiting.subscribe();
-        match waiting.wait_for(|now| now != before).await {
-            Ok(now) => now.clone(),
+        let now = waiting.wait_for(|now| now != before).await.map(|now| now.clone());
+        match now {
+            Ok(now) => now,
+            // Nobody is left who could say it.
             Err(_) => std::future::pending().await,
         }
     }

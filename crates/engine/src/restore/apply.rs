@@ -53,10 +53,9 @@ pub(super) async fn apply(
                     let existing = Existing { context, resource, namespace, name, id };
                     existing.settle(object, found).await?
                 }
-                // It was refused for another reason, or it went away in between.
-                Ok(None) => return Err(refused()),
                 Err(unknown) if error.is_already_there() => return Err(unknown.to_string()),
-                Err(_) => return Err(refused()),
+                // It was refused for another reason, or it went away in between.
+                Ok(None) | Err(_) => return Err(refused()),
             }
         }
         Err(error) => return Err(format!("it cannot be created: {error}")),
@@ -93,7 +92,8 @@ fn uid(object: &Object) -> Option<String> {
     Some(value.pointer("/metadata/uid")?.as_str()?.to_owned())
 }
 
-/// Gives an object that this restore has created the status that it had, and nothing else of what it has by now.
+/// Gives an object that this restore has created the status that it had, instead of what it has by
+/// now.
 pub(super) async fn status(
     context: &Context,
     created: &Object,

@@ -49,7 +49,7 @@ pub(super) struct Working<'a> {
     once: &'a Once,
     id: ResourceIdentifier,
     /// Who waits until it is done, because it is done for that one.
-    needed_by: Option<ResourceIdentifier>,
+    needed_by: Option<Box<ResourceIdentifier>>,
     is_left: bool,
     exists: bool,
     _done: watch::Sender<()>,
@@ -96,7 +96,7 @@ impl Once {
                 if let Some(needed_by) = needed_by {
                     inner.waits.insert(needed_by.clone(), id.clone());
                 }
-                let (id, needed_by) = (id.clone(), needed_by.cloned());
+                let (id, needed_by) = (id.clone(), needed_by.cloned().map(Box::new));
                 Begun::Turn(Turn::Mine(Working {
                     once: self,
                     id,
@@ -159,7 +159,7 @@ impl Drop for Working<'_> {
     fn drop(&mut self) {
         let mut inner = self.once.lock();
         if let Some(needed_by) = &self.needed_by {
-            inner.waits.remove(needed_by);
+            inner.waits.remove(&**needed_by);
         }
         if self.is_left {
             inner.states.remove(&self.id);

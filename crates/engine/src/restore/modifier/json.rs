@@ -151,7 +151,7 @@ fn counted(change: &PatchOperation, object: &Value) -> PatchOperation {
 }
 
 /// A path with numbers that count from the front. One that counts too far stays, and is an error then.
-fn from_the_front(path: &PointerBuf, object: &Value, last: Place) -> PointerBuf {
+fn from_the_front(path: &PointerBuf, object: &Value, end: Place) -> PointerBuf {
     if !path.as_str().contains("/-") {
         return path.clone();
     }
@@ -159,7 +159,7 @@ fn from_the_front(path: &PointerBuf, object: &Value, last: Place) -> PointerBuf 
     let mut tokens = path.tokens().peekable();
     while let Some(token) = tokens.next() {
         let decoded = token.decoded();
-        let is_new = last == Place::New && tokens.peek().is_none();
+        let is_new = end == Place::New && tokens.peek().is_none();
         let from_the_end = decoded.strip_prefix('-').and_then(|back| back.parse::<usize>().ok());
         let index = match (at, from_the_end) {
             (Some(Value::Array(list)), Some(back)) if back > 0 => {

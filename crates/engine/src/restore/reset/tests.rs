@@ -279,7 +279,7 @@ fn a_user_may_allow_empty_volumes() {
 
 #[test]
 fn owners_of_fields_go_and_are_kept_where_somebody_applied_the_object() {
-    let entry = |operation: &str, subresource: &str| json!({"manager": "m", "operation": operation, "subresource": subresource});
+    let entry = |operation: &str, of: &str| json!({"manager": "m", "operation": operation, "subresource": of});
     for (entries, is_kept) in [
         (json!([entry("Update", ""), entry("Apply", "")]), true),
         (json!([{"manager": "m", "operation": "Apply"}]), true),

@@ -290,8 +290,8 @@ pub(super) fn reduced(mut object: Value) -> Value {
     object
 }
 
-/// An object as [`reduced`] leaves it, without the labels by which whatever was restored is known: an object that
-/// was not restored has none.
+/// An object as [`reduced`] leaves it, without the labels by which whatever was restored is known:
+/// an object that was not restored has none.
 pub(super) fn without_restore_labels(object: Value) -> Value {
     let mut object = reduced(object);
     let metadata = object["metadata"].as_object_mut().unwrap();
