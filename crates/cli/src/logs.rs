@@ -20,7 +20,8 @@ use crate::run::{Run, Stage};
 use crate::{flags, listing, wait};
 
 /// Far more than a log has. Lines that repeat compress without end, so that the ratio says nothing.
-const LIMITS: Limits = Limits { packed: 4 << 30, unpacked: 256 << 30, ratio: u64::MAX };
+const LIMITS: Limits =
+    Limits { packed: 4 << 30, unpacked: 256 << 30, ratio: u64::MAX, memory: u64::MAX };
 const BUFFER: usize = 64 << 10;
 
 /// Flags of a command that prints a log.

@@ -35,7 +35,7 @@ pub enum Possession {
 
 /// Something that stays, though a backup that names it goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Kept {
+pub struct SharedSnapshot {
     /// What users call it.
     pub snapshot: String,
     /// The other backup that names it.
@@ -89,13 +89,16 @@ fn of_content(content: &Content) -> [Possession; 2] {
 
 /// Takes out of a plan what other backups name, each with the name of one that does. The members of a group go
 /// together, so they stay together.
-pub fn keep_shared(plan: &mut Plan, elsewhere: &BTreeMap<Possession, String>) -> Vec<Kept> {
+pub fn keep_shared(
+    plan: &mut Plan,
+    elsewhere: &BTreeMap<Possession, String>,
+) -> Vec<SharedSnapshot> {
     let mut kept = Vec::new();
     plan.snapshots.retain(|Doomed { id, .. }| {
         let Some(by) = elsewhere.get(&Possession::Snapshot(id.as_str().to_owned())) else {
             return true;
         };
-        kept.push(Kept { snapshot: id.as_str().to_owned(), by: by.clone() });
+        kept.push(SharedSnapshot { snapshot: id.as_str().to_owned(), by: by.clone() });
         false
     });
     let claimed =
@@ -109,7 +112,7 @@ pub fn keep_shared(plan: &mut Plan, elsewhere: &BTreeMap<Possession, String>) ->
     plan.csi.retain(|content| {
         let of_group = groups.get(&(content.driver.clone(), content.group.clone()));
         let Some(by) = claimed(content).or_else(|| of_group.cloned()) else { return true };
-        kept.push(Kept { snapshot: content.handle.clone(), by });
+        kept.push(SharedSnapshot { snapshot: content.handle.clone(), by });
         false
     });
     kept

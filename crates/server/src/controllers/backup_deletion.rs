@@ -10,16 +10,16 @@
 //! 5. its files go, the record last;
 //! 6. the Backup goes, and then all requests for it.
 //!
-//! A request that [retention](super::gc) made is not fulfilled while the backup is being restored, which is looked at once
+//! A request that retention (`gc.rs`) made is not fulfilled while the backup is being restored, which is looked at once
 //! more right before step 1, and after it: from then on no restore begins. What another backup names is kept
-//! ([`elsewhere`]). A deletion that was begun several times without an end is given up: something in the bucket may end the
+//! (`possession_index.rs`). A deletion that was begun several times without an end is given up: something in the bucket may end the
 //! server.
 //!
 //! What fails stays in the request, which is `Processed` then and is removed after a day, as in Velero.
 //! A new request tries all of it again. So does a server that finds a request `InProgress` when it starts.
 
 mod belongings;
-mod elsewhere;
+mod possession_index;
 mod remove;
 mod step;
 mod turns;
@@ -35,7 +35,7 @@ use bowline_api::{
 use bowline_engine::backup::request::Lookup;
 use bowline_engine::cluster::ApiServer;
 use bowline_engine::delete::{
-    self, Deadlines, Ended, Facts, Files, Job, Kept, Opened, Plan, Scope, Verdict,
+    self, Deadlines, Ended, Facts, Files, Job, Opened, Plan, Scope, SharedSnapshot, Verdict,
 };
 use bowline_engine::point::{self, Point};
 use bowline_store::{BackupName, BackupStore};
@@ -45,7 +45,7 @@ use kube::{Api, ResourceExt as _};
 use serde_json::json;
 use tracing::Instrument as _;
 
-use self::elsewhere::Elsewhere;
+use self::possession_index::PossessionIndex;
 use self::step::Step;
 use self::turns::Turns;
 use super::gc::in_use;
@@ -76,8 +76,8 @@ pub async fn run(context: Arc<Context>) -> Result<(), Error> {
     let watch = Watch::new(context.api::<DeleteBackupRequest>()).concurrency(AT_ONCE);
     let stop = context.stop.clone();
     let (requests, turns) = (watch.store(), Turns::default());
-    let elsewhere = Elsewhere::default();
-    let controller = Arc::new(Controller { context, requests, turns, elsewhere });
+    let possessions = PossessionIndex::default();
+    let controller = Arc::new(Controller { context, requests, turns, possessions });
     let work = move |request: Arc<DeleteBackupRequest>| {
         let controller = Arc::clone(&controller);
         async move { controller.reconcile(&request).await }
@@ -97,7 +97,7 @@ struct Controller {
     /// All requests, as far as the watch knows.
     requests: Store<DeleteBackupRequest>,
     turns: Turns,
-    elsewhere: Elsewhere,
+    possessions: PossessionIndex,
 }
 
 /// A backup that is going.
@@ -363,12 +363,12 @@ impl Controller {
             return Ok(Err(missing));
         }
         if !plan.snapshots.is_empty() || !plan.csi.is_empty() {
-            let elsewhere = match told(self.elsewhere.than(context, backup).await)? {
-                Ok(Ok(elsewhere)) => elsewhere,
+            let of_others = match told(self.possessions.of_others(context, backup).await)? {
+                Ok(Ok(possessions)) => possessions,
                 Ok(Err(reason)) | Err(reason) => return no(reason),
             };
-            for Kept { snapshot, by } in delete::keep_shared(&mut plan, &elsewhere) {
-                tracing::warn!(snapshot, "stays, since backup {by} names it as well");
+            for SharedSnapshot { snapshot, by } in delete::keep_shared(&mut plan, &of_others) {
+                tracing::warn!(snapshot, "snapshot is kept: backup {by} names it as well");
             }
         }
         let cluster = ApiServer::new(context.client.clone(), context.options.client_page_size);

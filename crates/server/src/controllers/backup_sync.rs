@@ -10,17 +10,17 @@
 //! - **A bucket gives no orders.** Only a backup that has ended is taken in, without its hooks, its
 //!   finalizers and owners that are not here: nobody who can write a bucket can make the server run
 //!   something. The same goes for its PodVolumeBackups and VolumePluginBackups.
-//! - **A bucket fills no cluster, and ends no server.** How much a location may bring in is [limited](quota). What is
-//!   about to be read is [noted](attempts), so that a file that ends the server is passed over the next time.
-//! - **It is said how it went**, in the [conditions](told) of the location. `lastSyncedTime` is when it last went well.
+//! - **A bucket fills no cluster, and ends no server.** How much a location may bring in is limited (`quota.rs`). What is
+//!   about to be read is noted (`attempts.rs`), so that a file that ends the server is passed over the next time.
+//! - **It is said how it went**, in the conditions of the location (`conditions.rs`). `lastSyncedTime` is when it last went well.
 //! - **A kill loses nothing.** A Backup carries [`INCOMPLETE`] until what belongs to it is there, and
 //!   the next round goes on with it.
 
 mod attempts;
+mod conditions;
 mod import;
 mod orphan;
 mod quota;
-mod told;
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt::Debug;
@@ -41,10 +41,10 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use self::attempts::{Attempts, Batches};
+use self::conditions::SyncOutcome;
 use self::import::{Child, Place, Verdict};
 use self::orphan::Orphans;
 use self::quota::{CHILDREN, OverQuota, Quota};
-use self::told::SyncOutcome;
 use super::period::{self, Due};
 use crate::events::Milestone;
 use crate::server::{Context, Error};
@@ -153,7 +153,7 @@ impl Controller {
     ) -> Result<(), Failure> {
         let before = location.status.clone().unwrap_or_default().conditions;
         let now = Timestamp::now();
-        let conditions = told::conditions(&before, &location.spec, outcome, now);
+        let conditions = conditions::after_sync(&before, &location.spec, outcome, now);
         let mut note = json!({});
         if let Some(conditions) = &conditions {
             note["conditions"] = json!(conditions);

@@ -9,7 +9,7 @@
 //! - So is one that is being restored: users may stop a restore by deleting its backup, a clock may not. The request
 //!   says who made it ([`label::REQUESTED_BY`]), so that this is looked at again right before the work begins.
 //! - Nothing expires while the clocks of this server and of the API server differ, and only so many do in an
-//!   hour ([`Brake`]): what a wrong clock deletes nobody brings back. What is held has the Event `RetentionHeld`.
+//!   hour (`brake.rs`): what a wrong clock deletes nobody brings back. What is held has the Event `RetentionHeld`.
 //! - The name of a request follows from the Backup, so that two servers cannot make two.
 
 mod brake;
@@ -136,7 +136,7 @@ impl Controller {
     }
 
     /// Says why a Backup must not be deleted for now though its time is over: when to look again.
-    async fn held(&self, backup: &Backup) -> Option<Duration> {
+    async fn hold(&self, backup: &Backup) -> Option<Duration> {
         let pause = match self.clock.compare().await {
             // One that does not say what time it is, behind a proxy, stops nothing by that.
             Clocks::Agree | Clocks::Unknown => {
@@ -144,8 +144,8 @@ impl Controller {
                     Ok(()) => return None,
                     Err(rest) => {
                         tracing::warn!(
-                            "has expired, and is not deleted yet: as many as --garbage-collection-limit \
-                         allows were deleted within an hour"
+                            "backup is expired but not deleted yet: --garbage-collection-limit allows no \
+                         more within an hour"
                         );
                         rest
                     }
@@ -153,8 +153,8 @@ impl Controller {
             }
             Clocks::Differ(by) => {
                 tracing::warn!(
-                    "has expired, and is not deleted: the clock of the server differs by {by:#} from \
-                     that of the API server"
+                    "backup is expired but not deleted: the clock of the server differs by {by:#} \
+                     from that of the API server"
                 );
                 UNAVAILABLE
             }
@@ -175,7 +175,7 @@ impl Controller {
             Due::In(rest) => return Ok(Next::Again(rest.min(self.frequency))),
             Due::Now => {}
         }
-        if let Some(pause) = self.held(backup).await {
+        if let Some(pause) = self.hold(backup).await {
             return Ok(Next::Again(pause));
         }
         let request_name = format!("{name}-{}", uid.get(..8).unwrap_or(&uid));

@@ -154,7 +154,7 @@ impl Controller {
         now: Timestamp,
     ) -> Result<Next, Failure> {
         if self.still_waits(schedule).await? {
-            return Ok(Next::Again(held(self.waiting().len())));
+            return Ok(Next::Again(held_pause(self.waiting().len())));
         }
         let others = self.backups_of(schedule).await.map_err(Failure::List)?;
         let name = match naming(schedule, time, &others) {
@@ -171,7 +171,7 @@ impl Controller {
                     "is not past its items, so the next waits"
                 );
                 self.waits_for(schedule, other);
-                return Ok(Next::Again(held(self.waiting().len())));
+                return Ok(Next::Again(held_pause(self.waiting().len())));
             }
             if let Some(taken) = taken {
                 tracing::warn!(
@@ -298,7 +298,7 @@ fn pause(next: Timestamp, now: Timestamp) -> Duration {
 }
 
 /// How long to wait for a backup, if so many Schedules wait for theirs.
-fn held(waiting: usize) -> Duration {
+fn held_pause(waiting: usize) -> Duration {
     let times = u32::try_from(waiting / MANY).unwrap_or(u32::MAX).saturating_add(1);
     HELD.saturating_mul(times).min(LONGEST)
 }
@@ -310,7 +310,7 @@ mod tests {
     #[test]
     fn the_more_wait_the_less_often_each_looks() {
         for (waiting, seconds) in [(0, 2), (99, 2), (100, 4), (1000, 22), (1_000_000, 60)] {
-            assert_eq!(held(waiting), Duration::from_secs(seconds), "{waiting}");
+            assert_eq!(held_pause(waiting), Duration::from_secs(seconds), "{waiting}");
         }
     }
 

@@ -12,7 +12,7 @@
 //!   more, by its lock and its age, is deleted when it is met: after an hour, or with the last object
 //!   of its folder after five minutes. One that is being written stays, however long that takes.
 //! - **Private.** Files and folders are the server's alone: they may hold Secrets of a whole cluster.
-//! - **A mount that hangs costs a few threads**, and then fails at once: see [`gate`].
+//! - **A mount that hangs costs a few threads**, and then fails at once: see `gate.rs`.
 //! - **No replacing by accident.** [`Backend::create_object`] links the temporary file to the name,
 //!   which the file system refuses if the name is taken.
 //!

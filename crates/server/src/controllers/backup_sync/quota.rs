@@ -21,9 +21,9 @@ pub(super) const CHILDREN: u64 = 50_000;
 /// Why something is not brought in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum OverQuota {
-    #[error("its record is larger than {} KiB", BACKUP_SIZE >> 10)]
+    #[error("the record is larger than {} KiB", BACKUP_SIZE >> 10)]
     Backup,
-    #[error("one of its children is larger than {} KiB", CHILD_SIZE >> 10)]
+    #[error("a PodVolumeBackup or VolumePluginBackup is larger than {} KiB", CHILD_SIZE >> 10)]
     Child,
     #[error(
         "the location has brought in {0} Backups, which is the limit (--backup-sync-limit); delete some, or \
@@ -32,7 +32,9 @@ pub(super) enum OverQuota {
     Count(u64),
     #[error("the Backups of the location are larger than {} MiB together (--backup-sync-limit)", .0 >> 20)]
     Sum(u64),
-    #[error("there are {CHILDREN} of its children's kind in the namespace, which is the limit")]
+    #[error(
+        "the namespace holds {CHILDREN} PodVolumeBackups or VolumePluginBackups, which is the limit"
+    )]
     Children,
 }
 

@@ -29,7 +29,7 @@ pub(super) async fn forget(installation: &Installation, backups: &[Backup]) -> a
     for backup in backups {
         let name = backup.name_any();
         let leftovers = leftovers(installation, backup).await?;
-        output::say(format_args!("stays behind of backup `{name}`:"));
+        output::say(format_args!("backup `{name}` leaves behind:"));
         for line in &leftovers {
             output::data(&format!("{}\n", harmless(line)))?;
         }

@@ -21,15 +21,15 @@ use crate::story::one_line;
 /// How many backups are looked at at a time.
 const AT_ONCE: usize = 16;
 
-type Named = Arc<BTreeSet<Possession>>;
+type Possessions = Arc<BTreeSet<Possession>>;
 
 /// What backups name, as far as it was read, by their uids.
 #[derive(Debug, Default)]
-pub(super) struct Elsewhere(Mutex<HashMap<String, Named>>);
+pub(super) struct PossessionIndex(Mutex<HashMap<String, Possessions>>);
 
-impl Elsewhere {
+impl PossessionIndex {
     /// What all backups but one name, each with one that does; or why that is not known.
-    pub(super) async fn than(
+    pub(super) async fn of_others(
         &self,
         context: &Context,
         backup: &Backup,
@@ -81,12 +81,17 @@ impl Elsewhere {
         Ok(Ok(elsewhere))
     }
 
-    async fn named(&self, store: &BackupStore, name: &str, uid: &str) -> Result<Named, String> {
+    async fn named(
+        &self,
+        store: &BackupStore,
+        name: &str,
+        uid: &str,
+    ) -> Result<Possessions, String> {
         let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(named) = lock().get(uid) {
             return Ok(Arc::clone(named));
         }
-        let Ok(backup) = BackupName::new(name) else { return Ok(Named::default()) };
+        let Ok(backup) = BackupName::new(name) else { return Ok(Possessions::default()) };
         let named = match possessions(store, &backup).await {
             Ok(named) => Arc::new(named),
             // Nobody can restore from it either, and it would keep all others for ever.
@@ -94,9 +99,9 @@ impl Elsewhere {
                 tracing::warn!(
                     backup = name,
                     error = one_line(&error),
-                    "names nothing that can be read"
+                    "backup names nothing that can be read"
                 );
-                return Ok(Named::default());
+                return Ok(Possessions::default());
             }
             Err(error) => return Err(one_line(&error)),
         };

@@ -31,7 +31,7 @@ pub(super) enum SyncOutcome {
 }
 
 /// The conditions of a location after a sync; none if those that there are say the same.
-pub(super) fn conditions(
+pub(super) fn after_sync(
     before: &[Condition],
     spec: &BackupStorageLocationSpec,
     outcome: &SyncOutcome,
@@ -128,22 +128,22 @@ mod tests {
     fn a_failing_sync_is_visible_until_it_succeeds() {
         let spec = BackupStorageLocationSpec::default();
         let failed = |text: &str| SyncOutcome::Failed(text.to_owned());
-        let first = conditions(&[], &spec, &failed("no answer in 12 ms"), at(1)).unwrap();
+        let first = after_sync(&[], &spec, &failed("no answer in 12 ms"), at(1)).unwrap();
         let synced = find(&first, SYNCED).unwrap();
         assert_eq!(
             (synced.status.as_str(), synced.message.as_str()),
             ("False", "no answer in 12 ms")
         );
         // What changes in numbers alone is not written again.
-        assert_eq!(conditions(&first, &spec, &failed("no answer in 99 ms"), at(2)), None);
-        let other = conditions(&first, &spec, &failed("access denied"), at(3)).unwrap();
+        assert_eq!(after_sync(&first, &spec, &failed("no answer in 99 ms"), at(2)), None);
+        let other = after_sync(&first, &spec, &failed("access denied"), at(3)).unwrap();
         let synced = find(&other, SYNCED).unwrap();
         assert_eq!(synced.last_transition_time.0, at(1), "it fails since then");
-        let well = conditions(&other, &spec, &SyncOutcome::Done(Vec::new()), at(4)).unwrap();
+        let well = after_sync(&other, &spec, &SyncOutcome::Done(Vec::new()), at(4)).unwrap();
         let synced = find(&well, SYNCED).unwrap();
         assert_eq!((synced.status.as_str(), synced.last_transition_time.0), ("True", at(4)));
         assert_eq!(find(&well, DEGRADED), None, "there never was anything to say");
-        assert_eq!(conditions(&well, &spec, &SyncOutcome::Done(Vec::new()), at(5)), None);
+        assert_eq!(after_sync(&well, &spec, &SyncOutcome::Done(Vec::new()), at(5)), None);
     }
 
     #[test]
@@ -151,13 +151,13 @@ mod tests {
         let spec = BackupStorageLocationSpec::default();
         let left_out =
             |count: usize| (0..count).map(|n| (format!("b{n}"), "too large".to_owned())).collect();
-        let seven = conditions(&[], &spec, &SyncOutcome::Done(left_out(7)), at(1)).unwrap();
+        let seven = after_sync(&[], &spec, &SyncOutcome::Done(left_out(7)), at(1)).unwrap();
         let degraded = find(&seven, DEGRADED).unwrap();
         assert_eq!(degraded.status, "True");
         assert!(degraded.message.starts_with("7 backups are not brought"), "{}", degraded.message);
         assert!(degraded.message.contains("b0: too large; b1"), "{}", degraded.message);
         assert!(degraded.message.ends_with("and 2 more"), "{}", degraded.message);
-        let none = conditions(&seven, &spec, &SyncOutcome::Done(left_out(0)), at(2)).unwrap();
+        let none = after_sync(&seven, &spec, &SyncOutcome::Done(left_out(0)), at(2)).unwrap();
         assert_eq!(find(&none, DEGRADED).unwrap().status, "False");
     }
 
@@ -166,10 +166,10 @@ mod tests {
         let mut spec = BackupStorageLocationSpec::default();
         spec.config.insert(INSECURE.to_owned(), "true".to_owned());
         let done = SyncOutcome::Done(Vec::new());
-        let told = conditions(&[], &spec, &done, at(1)).unwrap();
+        let told = after_sync(&[], &spec, &done, at(1)).unwrap();
         assert_eq!(find(&told, TLS_VERIFIED).unwrap().status, "False");
         let spec = BackupStorageLocationSpec::default();
-        let mended = conditions(&told, &spec, &done, at(2)).unwrap();
+        let mended = after_sync(&told, &spec, &done, at(2)).unwrap();
         assert_eq!(find(&mended, TLS_VERIFIED), None);
     }
 }
