@@ -70,14 +70,14 @@ func (r *reports) create(kind, name string, spec map[string]any, key, id string)
 		"apiVersion": "velero.io/v1", "kind": kind, "metadata": map[string]any{"name": name}, "spec": spec,
 		"status": map[string]any{
 			"phase": "InProgress", key: id, "startTimestamp": time.Now().UTC().Format(time.RFC3339),
-			"progress": progressOf(0),
+			"progress": bytesOf(0),
 		},
 	})
 	return &report{r, folder + "/" + name}, err
 }
 
-// progressOf has the names that a Go struct without tags has in JSON.
-func progressOf(done int) map[string]any {
+// bytesOf has the names that a Go struct without tags has in JSON.
+func bytesOf(done int) map[string]any {
 	return map[string]any{"TotalBytes": reportPauses, "BytesDone": done}
 }
 
@@ -114,7 +114,7 @@ func (r *report) untilEnd() (string, error) {
 			return strings.TrimSpace(string(phase)), nil
 		}
 		// It may have been deleted, which is no reason to stop.
-		_ = r.patch(map[string]any{"progress": progressOf(number)})
+		_ = r.patch(map[string]any{"progress": bytesOf(number)})
 		time.Sleep(reportPause)
 	}
 	return "", fmt.Errorf("%s was not ended", r.path)
@@ -123,7 +123,7 @@ func (r *report) untilEnd() (string, error) {
 func (r *report) finish(phase string, more map[string]any) error {
 	status := map[string]any{
 		"phase": phase, "completionTimestamp": time.Now().UTC().Format(time.RFC3339),
-		"progress": progressOf(reportPauses),
+		"progress": bytesOf(reportPauses),
 	}
 	for key, value := range more {
 		status[key] = value
