@@ -60,7 +60,7 @@ impl VolumePluginPhase {
     }
 }
 
-/// How many bytes were moved so far.
+/// How many bytes were moved so far, or how many units of another kind.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", from = "ProgressAsRead")]
 pub struct VolumePluginProgress {
@@ -70,9 +70,26 @@ pub struct VolumePluginProgress {
     /// Bytes moved.
     pub bytes_done: i64,
 
+    /// What is counted if not bytes, such as `Files`.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub units: String,
+
+    /// Units to move; zero if nobody knows.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub total_units: i64,
+
+    /// Units moved.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub units_done: i64,
+
     /// Fields of a newer version.
     #[serde(flatten)]
     pub unknown: Unknown,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde wants it so")]
+fn is_zero(number: &i64) -> bool {
+    *number == 0
 }
 
 /// The same, in both spellings that plugins use: a Go struct without tags, as in the first
@@ -98,6 +115,18 @@ struct ProgressAsRead {
     #[schemars(with = "i64")]
     capital_bytes_done: Option<i64>,
 
+    /// What is counted if not bytes, such as `Files`.
+    #[schemars(with = "String")]
+    units: Option<String>,
+
+    /// Units to move; zero if nobody knows.
+    #[schemars(with = "i64")]
+    total_units: Option<i64>,
+
+    /// Units moved.
+    #[schemars(with = "i64")]
+    units_done: Option<i64>,
+
     #[serde(flatten)]
     unknown: Unknown,
 }
@@ -108,6 +137,9 @@ impl From<ProgressAsRead> for VolumePluginProgress {
         Self {
             total_bytes: read.capital_total_bytes.or(read.total_bytes).unwrap_or_default(),
             bytes_done: read.capital_bytes_done.or(read.bytes_done).unwrap_or_default(),
+            units: read.units.unwrap_or_default(),
+            total_units: read.total_units.unwrap_or_default(),
+            units_done: read.units_done.unwrap_or_default(),
             unknown: read.unknown,
         }
     }
@@ -151,6 +183,18 @@ mod tests {
             let written = serde_json::to_value(progress).unwrap();
             assert_eq!(written, json!({ "totalBytes": 9, "bytesDone": 4 }));
         }
+    }
+
+    #[test]
+    fn progress_in_other_units_is_kept_and_absent_where_there_is_none() {
+        let read = json!({
+            "totalBytes": 0, "bytesDone": 0, "units": "Files", "totalUnits": 40, "unitsDone": 12,
+        });
+        let progress: VolumePluginProgress = serde_json::from_value(read.clone()).unwrap();
+        assert_eq!((progress.units.as_str(), progress.units_done), ("Files", 12));
+        assert_eq!(serde_json::to_value(progress).unwrap(), read);
+        let null: VolumePluginProgress = serde_json::from_value(json!({"units": null})).unwrap();
+        assert_eq!(null, VolumePluginProgress::default());
     }
 
     #[test]

@@ -70,8 +70,8 @@ impl Volumes {
         for run in runs {
             let name = run.name_any();
             let goes_on = matches!(run.summary().stage, Stage::Working | Stage::Closing);
-            let before = self.known.borrow().get(&name).copied();
-            if !goes_on && !before.is_some_and(|(went_on, _)| went_on) {
+            let before = self.known.borrow().get(&name).cloned();
+            if !goes_on && !before.as_ref().is_some_and(|(went_on, _)| *went_on) {
                 continue;
             }
             let found = transfer::of::<R>(installation, &name).await.ok();
@@ -84,7 +84,7 @@ impl Volumes {
     /// For a column.
     pub(crate) fn of(&self, run: &impl Run) -> String {
         let known = self.known.borrow();
-        let tally = known.get(&run.name_any()).map(|(_, tally)| *tally);
+        let tally = known.get(&run.name_any()).map(|(_, tally)| tally);
         tally.filter(|tally| tally.all > 0).map(Tally::short).unwrap_or_default()
     }
 }

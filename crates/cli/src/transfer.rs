@@ -5,6 +5,7 @@
 #[cfg(test)]
 pub(crate) mod tests;
 
+use std::collections::BTreeMap;
 use std::fmt::{self, Debug};
 
 use anyhow::bail;
@@ -34,6 +35,10 @@ pub(crate) struct Transfer {
     pub(crate) snapshot: String,
     pub(crate) phase: Option<VolumePluginPhase>,
     pub(crate) bytes: Bytes,
+    /// What is counted if not bytes.
+    pub(crate) units: Option<Units>,
+    /// What the plugin wants to tell users.
+    pub(crate) plugin_specific: BTreeMap<String, String>,
     pub(crate) message: String,
     pub(crate) started: Option<Time>,
     pub(crate) ended: Option<Time>,
@@ -56,6 +61,14 @@ impl Transfer {
     /// How it has ended, if it has.
     pub(crate) fn outcome(&self) -> Option<VolumePluginOutcome> {
         self.phase.as_ref().and_then(VolumePluginPhase::outcome)
+    }
+
+    /// How far it is, in whatever the plugin counts.
+    pub(crate) fn progress(&self) -> String {
+        match &self.units {
+            Some(units) if self.bytes.is_unknown() => units.to_string(),
+            Some(_) | None => self.bytes.to_string(),
+        }
     }
 
     /// How fast it goes, while it does.
@@ -115,14 +128,48 @@ impl fmt::Display for Bytes {
     }
 }
 
+/// How many units of another kind are done, of how many if that is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Units {
+    pub(crate) name: String,
+    pub(crate) done: u64,
+    pub(crate) total: Option<u64>,
+}
+
+impl Units {
+    fn of(progress: &VolumePluginProgress) -> Option<Self> {
+        let VolumePluginProgress { units, units_done, total_units, .. } = progress;
+        let known = |count: i64| u64::try_from(count).unwrap_or_default();
+        let total = Some(known(*total_units)).filter(|total| *total > 0);
+        (!units.is_empty()).then(|| Self { name: units.clone(), done: known(*units_done), total })
+    }
+
+    /// The part that is done, rounded down; never more than all of it.
+    pub(crate) fn percent(&self) -> Option<u64> {
+        Bytes { done: self.done, total: self.total }.percent()
+    }
+}
+
+impl fmt::Display for Units {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, done, .. } = self;
+        match (self.total, self.percent()) {
+            (Some(total), Some(percent)) => write!(f, "{name} {done}/{total} ({percent} %)"),
+            _ => write!(f, "{name} {done}/-"),
+        }
+    }
+}
+
 /// How far all volumes of a run are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) all: usize,
     pub(crate) completed: usize,
     pub(crate) failed: usize,
     pub(crate) canceled: usize,
     pub(crate) bytes: Bytes,
+    /// What is counted in other units than bytes, by unit.
+    pub(crate) units: BTreeMap<String, Bytes>,
 }
 
 impl Tally {
@@ -138,6 +185,16 @@ impl Tally {
                 Some(VolumePluginOutcome::Canceled) => tally.canceled += 1,
                 None => {}
             }
+            if let Some(Units { name, done, total }) = &transfer.units
+                && transfer.bytes.is_unknown()
+            {
+                let all =
+                    tally.units.entry(name.clone()).or_insert(Bytes { done: 0, total: Some(0) });
+                all.done = all.done.saturating_add(*done);
+                all.total = all.total.zip(*total).map(|(all, one)| all.saturating_add(one));
+                // It says nothing about bytes, and takes nothing from what others say.
+                continue;
+            }
             tally.bytes.done = tally.bytes.done.saturating_add(done);
             // Of what has ended no more is to come.
             let of = of.or(outcome.map(|_| done));
@@ -148,18 +205,20 @@ impl Tally {
     }
 
     /// How many have ended.
-    pub(crate) fn ended(self) -> usize {
+    pub(crate) fn ended(&self) -> usize {
         self.completed + self.failed + self.canceled
     }
 
     /// How many have not.
-    pub(crate) fn open(self) -> usize {
+    pub(crate) fn open(&self) -> usize {
         self.all.saturating_sub(self.ended())
     }
 
     /// In the space of a column.
-    pub(crate) fn short(self) -> String {
-        let percent = self.bytes.percent().map(|percent| format!(" {percent}%"));
+    pub(crate) fn short(&self) -> String {
+        let of_units = || self.units.values().next().filter(|_| self.units.len() == 1)?.percent();
+        let percent = if self.bytes.is_unknown() { of_units() } else { self.bytes.percent() };
+        let percent = percent.map(|percent| format!(" {percent}%"));
         format!("{}/{}{}", self.ended(), self.all, percent.unwrap_or_default())
     }
 }
@@ -173,7 +232,14 @@ impl fmt::Display for Tally {
             }
         }
         write!(f, ", {} failed", self.failed)?;
-        if self.bytes.is_unknown() { Ok(()) } else { write!(f, ", {}", self.bytes) }
+        if !self.bytes.is_unknown() {
+            write!(f, ", {}", self.bytes)?;
+        }
+        for (name, Bytes { done, total }) in &self.units {
+            let units = Units { name: name.clone(), done: *done, total: *total };
+            write!(f, ", {units}")?;
+        }
+        Ok(())
     }
 }
 
@@ -191,6 +257,13 @@ pub(crate) trait Report:
     /// Whether it is about a run, as far as it says so itself. Long names share labels.
     fn is_of(&self, run: &str) -> bool;
 
+    /// Whether one without the label can be about a run: it may name the run elsewhere, since its plugin has just made
+    /// it and the server has not seen it yet.
+    const NAMES_ITS_RUN: bool;
+
+    /// Whether it names a run elsewhere than in its labels.
+    fn names(&self, run: &str) -> bool;
+
     fn transfer(self) -> Transfer;
 }
 
@@ -198,9 +271,14 @@ impl Report for VolumePluginBackup {
     const HEADING: &'static str = "Volume Plugin Backups";
     const KEY: &'static str = "volumePluginBackups";
     const LABEL: &'static str = label::BACKUP_NAME;
+    const NAMES_ITS_RUN: bool = true;
 
     fn is_of(&self, run: &str) -> bool {
         self.spec.backup.is_empty() || self.spec.backup == run
+    }
+
+    fn names(&self, run: &str) -> bool {
+        self.spec.backup == run
     }
 
     fn transfer(self) -> Transfer {
@@ -211,6 +289,8 @@ impl Report for VolumePluginBackup {
             snapshot: status.snapshot_id,
             phase: status.phase,
             bytes: Bytes::of(&status.progress),
+            units: Units::of(&status.progress),
+            plugin_specific: self.spec.plugin_specific,
             message: status.message,
             started: status.start_timestamp,
             ended: status.completion_timestamp,
@@ -223,9 +303,14 @@ impl Report for VolumePluginRestore {
     const HEADING: &'static str = "Volume Plugin Restores";
     const KEY: &'static str = "volumePluginRestores";
     const LABEL: &'static str = label::RESTORE_NAME;
+    const NAMES_ITS_RUN: bool = false;
 
     fn is_of(&self, _: &str) -> bool {
         true
+    }
+
+    fn names(&self, _: &str) -> bool {
+        false
     }
 
     fn transfer(self) -> Transfer {
@@ -236,6 +321,8 @@ impl Report for VolumePluginRestore {
             snapshot: self.spec.snapshot_id,
             phase: status.phase,
             bytes: Bytes::of(&status.progress),
+            units: Units::of(&status.progress),
+            plugin_specific: self.spec.plugin_specific,
             message: status.message,
             started: status.start_timestamp,
             ended: status.completion_timestamp,
@@ -256,10 +343,27 @@ pub(crate) async fn of<R: Run>(
     installation: &Installation,
     run: &str,
 ) -> anyhow::Result<Vec<Transfer>> {
-    let api = installation.api::<R::Report>();
-    let selector = format!("{}={}", R::Report::LABEL, label::value(run));
-    let mut params = ListParams::default().labels(&selector).limit(PAGE);
-    let doing = format!("list the {}s", R::Report::kind(&()));
+    let labelled = format!("{}={}", R::Report::LABEL, label::value(run));
+    let mut transfers =
+        list::<R::Report>(installation, &labelled, |report| report.is_of(run)).await?;
+    if R::Report::NAMES_ITS_RUN {
+        let unlabelled = format!("!{}", R::Report::LABEL);
+        let names_it = |report: &R::Report| report.names(run);
+        transfers.extend(list::<R::Report>(installation, &unlabelled, names_it).await?);
+    }
+    transfers.sort_by(|a, b| (&a.volume, &a.snapshot).cmp(&(&b.volume, &b.snapshot)));
+    Ok(transfers)
+}
+
+/// The reports that a selector fits and that are meant.
+async fn list<P: Report>(
+    installation: &Installation,
+    selector: &str,
+    is_meant: impl Fn(&P) -> bool,
+) -> anyhow::Result<Vec<Transfer>> {
+    let api = installation.api::<P>();
+    let mut params = ListParams::default().labels(selector).limit(PAGE);
+    let doing = format!("list the {}s", P::kind(&()));
     let mut transfers = Vec::new();
     for _ in 0..MOST_PAGES {
         let request = async {
@@ -269,13 +373,11 @@ pub(crate) async fn of<R: Run>(
             }
         };
         let Some(page) = installation.ask(&doing, request).await? else { return Ok(Vec::new()) };
-        let of_run = page.items.into_iter().filter(|report| report.is_of(run));
-        transfers.extend(of_run.map(Report::transfer));
+        transfers.extend(page.items.into_iter().filter(&is_meant).map(Report::transfer));
         params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
         if params.continue_token.is_none() {
-            transfers.sort_by(|a, b| (&a.volume, &a.snapshot).cmp(&(&b.volume, &b.snapshot)));
             return Ok(transfers);
         }
     }
-    bail!("the list of {}s does not end", R::Report::kind(&()))
+    bail!("the list of {}s does not end", P::kind(&()))
 }

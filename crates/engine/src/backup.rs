@@ -71,6 +71,7 @@ pub use inventory::Inventory;
 use item::Sink;
 use look::Name;
 use request::Request;
+pub use snapshot::SnapshotProgress;
 pub use taken::Taken;
 use taken::{begun_before, begun_by_csi_before, end, own, taken_before};
 use upload::UploadError;
@@ -132,6 +133,8 @@ pub struct Options {
 pub struct Progress {
     found: AtomicU64,
     done: AtomicU64,
+    /// The snapshots that plugins were asked for.
+    pub snapshots: SnapshotProgress,
 }
 
 impl Progress {

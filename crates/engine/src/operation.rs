@@ -9,10 +9,12 @@
 //! | `step` | the machine |
 //! | `track` | the loop around it: polls, uploads, cancels, deadlines |
 //! | `rate` | how often one plugin is asked |
+//! | `slots` | how many uploads run at a time |
 //! | `record` | the form in which Velero keeps operations in the bucket |
 
 mod rate;
 pub mod record;
+mod slots;
 mod step;
 mod track;
 
@@ -23,6 +25,7 @@ use bowline_plugin::{Name, OperationId, Progress, ResourceIdentifier};
 use jiff::Timestamp;
 
 pub use rate::Rate;
+pub use slots::UploadSlots;
 pub use step::{Effects, Observation, Why, step};
 pub use track::{Asker, Board, Counts, Deadlines, Tracker};
 
@@ -146,6 +149,12 @@ impl State {
     /// Whether nothing more will happen.
     pub fn is_terminal(&self) -> bool {
         matches!(self, Self::Completed | Self::Failed(_))
+    }
+
+    /// Whether it has failed because its run was cancelled. Velero's file of operations keeps nothing of that but
+    /// the reason, so the reason begins with it.
+    pub fn is_canceled(&self) -> bool {
+        matches!(self, Self::Failed(reason) if reason.starts_with(step::CANCELED))
     }
 
     /// As it is called in metrics and in what people read.

@@ -96,6 +96,14 @@
 //!   backup or restore, from the level on that the server was started with (`--log-level`, else
 //!   `info`). What you print is logged as debug text; to print before [`Plugin::serve`] is an error,
 //!   since the first line belongs to the server.
+//! - **Progress of snapshots is shown in the cluster** by a VolumePluginBackup for each snapshot and a
+//!   VolumePluginRestore for each volume that is made from one. The server writes them from what
+//!   `progress` answers, in the `units` that you give. If you have a client for the API server anyway, you
+//!   can write your own: create one that is called as the snapshot before `create_snapshot` returns,
+//!   in the namespace of the server, and update its status. Labels and owner are added for you. The phases
+//!   `Completed`, `Failed` and `Canceled` end it, in any case; every other word goes on. Silence decides
+//!   nothing until the operation times out. The types are [`api::VolumePluginBackup`] and
+//!   [`api::VolumePluginRestore`]; all rules are in docs/plugins.md, "Show progress in the cluster".
 //! - **Velero knows all kinds but one**: version 2 of the [`VolumeSnapshotter`]. It is served to
 //!   Velero as version 1, which uploads within `create_snapshot`: see [`Plugin::volume_snapshotter`].
 

@@ -120,7 +120,8 @@ impl Plugin {
         self
     }
 
-    /// Adds a snapshotter whose snapshots are complete when `create_snapshot` returns. Its `progress`
+    /// Adds a snapshotter whose snapshots are complete when `create_snapshot` returns, unless it has created
+    /// a [`VolumePluginBackup`](bowline_api::VolumePluginBackup) by then that says otherwise. Its `progress`
     /// and `cancel` are never called.
     pub fn volume_snapshotter_v1(
         self,

@@ -3,6 +3,7 @@
 //! Each has a function `run(context)` that works until [`Context::stop`](crate::Context) is
 //! cancelled, and returns an error only if it cannot go on at all.
 
+mod adoption;
 pub mod backup;
 pub mod backup_deletion;
 pub mod backup_queue;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_engine::operation::Rate;
+use bowline_engine::operation::{Rate, UploadSlots};
 use bowline_plugin_host::{Host, Limits};
 use bowline_store::backend::{BuiltIn, filesystem, s3};
 use bowline_store::download::SigningKey;
@@ -61,7 +61,7 @@ pub struct Context {
     /// How often one plugin is asked about its operations.
     pub(crate) poll_rate: Rate,
     /// Places for snapshots that are being uploaded.
-    pub(crate) uploads: Semaphore,
+    pub(crate) uploads: UploadSlots,
     /// The turns of restores.
     pub(crate) restores: Arc<restore::turn::Turns>,
     /// What this process runs.
@@ -306,7 +306,7 @@ impl Server {
             Arc::clone(&host),
             Arc::clone(&calls),
         ));
-        let uploads = Semaphore::new(options.snapshot_upload_concurrency.max(1));
+        let uploads = UploadSlots::new(options.snapshot_upload_concurrency);
         let restores = Arc::new(restore::turn::Turns::new(options.concurrent_restores));
         let events = Events::new(client.clone());
         Ok(Context {

@@ -103,6 +103,7 @@ static FIXTURE_PLUGINS: Module = module!(
         "delete.go",
         "block.go",
         "snapshotter.go",
+        "report.go",
         "store.go",
         "volumes.go"
     ]

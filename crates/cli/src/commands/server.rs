@@ -189,7 +189,7 @@ pub(crate) struct Args {
           value_parser = flags::snapshot_type())]
     default_snapshot_type: SnapshotType,
 
-    /// How many snapshots of volumes are uploaded at a time, of all backups
+    /// Snapshots of volumes uploaded at a time, at least one of each location
     #[arg(long, value_name = "COUNT", default_value = "4", value_parser = count)]
     snapshot_upload_concurrency: usize,
 

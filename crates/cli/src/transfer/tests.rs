@@ -97,4 +97,33 @@ fn a_long_name_is_not_mistaken_for_another_with_the_same_label() {
     };
     assert!(of("b").is_of("b") && of("").is_of("b"));
     assert!(!of("c").is_of("b"));
+    // Without the label, which the server adds soon, only the name of the backup counts.
+    assert!(of("b").names("b") && !of("").names("b") && !of("c").names("b"));
+}
+
+#[test]
+fn what_a_plugin_counts_is_told_in_its_own_units() {
+    let one =
+        |phase: &str, progress: Value| backup("pv", &json!({"phase": phase, "progress": progress}));
+    let files =
+        |done: i64, total: i64| json!({"units": "Files", "unitsDone": done, "totalUnits": total});
+    for (progress, text) in [
+        (files(12, 40), "Files 12/40 (30 %)"),
+        (files(12, 0), "Files 12/-"),
+        (files(-1, -1), "Files 0/-"),
+        (json!({"units": "Files", "unitsDone": 1, "bytesDone": 1024}), "1.00 KiB of -"),
+        (json!({}), "-"),
+    ] {
+        assert_eq!(one("InProgress", progress).progress(), text);
+    }
+    let tally = Tally::of(&[one("InProgress", files(12, 40)), one("Completed", files(8, 8))]);
+    assert_eq!(tally.to_string(), "1 of 2 completed, 1 in progress, 0 failed, Files 20/48 (41 %)");
+    assert_eq!(tally.short(), "1/2 41%");
+    // Those that count bytes are told apart from them.
+    let bytes = json!({"bytesDone": 1024, "totalBytes": 2048});
+    let mixed = Tally::of(&[one("InProgress", files(1, 4)), one("InProgress", bytes)]);
+    assert_eq!(
+        mixed.to_string(),
+        "0 of 2 completed, 2 in progress, 0 failed, 1.00 KiB of 2.00 KiB (50 %), Files 1/4 (25 %)"
+    );
 }

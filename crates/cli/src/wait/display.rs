@@ -13,7 +13,7 @@ use super::narrator::Remark;
 use crate::installation::Installation;
 use crate::output::{self, harmless};
 use crate::run::{Run, Stage, Summary};
-use crate::transfer::{Bytes, Tally, Transfer};
+use crate::transfer::{Bytes, Tally, Transfer, Units};
 
 /// How many volumes have a bar of their own at a time.
 const MOST_BARS: usize = 8;
@@ -55,7 +55,7 @@ impl Display {
         installation: &Installation,
     ) {
         if let Some(bars) = &mut self.bars {
-            bars.show_run(run, Tally::of(transfers));
+            bars.show_run(run, &Tally::of(transfers));
             bars.show_volumes(transfers);
         }
         let name = run.name_any();
@@ -108,7 +108,7 @@ impl Drop for Display {
 }
 
 impl Bars {
-    fn show_run<R: Run>(&self, run: &R, volumes: Tally) {
+    fn show_run<R: Run>(&self, run: &R, volumes: &Tally) {
         let Summary { stage, items, operations, .. } = run.summary();
         let waits = stage == Stage::Closing && operations.attempted > 0;
         let (done, total) = if waits { operations.ended() } else { items };
@@ -140,12 +140,13 @@ impl Bars {
             stays
         });
         for transfer in shown {
-            let Bytes { done, total } = transfer.bytes;
+            let (Bytes { done, total }, counts) = measured(transfer);
             let position = total.map_or(done, |total| done.min(total));
+            let template = |has_pace| volume_template(total, position, has_pace, counts.is_some());
             let VolumeBar { bar, first } = self.volumes.entry(key(transfer)).or_insert_with(|| {
                 // It is drawn as soon as it is added, so it must have its looks by then.
                 let bar = ProgressBar::no_length()
-                    .with_style(style(volume_template(total, position, false)))
+                    .with_style(style(template(false)))
                     .with_prefix(harmless(transfer.name()));
                 let bar = self.all.add(bar);
                 bar.set_position(position);
@@ -157,13 +158,31 @@ impl Bars {
                 bar.set_length(total);
             }
             bar.set_position(position);
-            bar.set_style(style(volume_template(total, position, position > *first)));
+            bar.set_message(counts.map(harmless).unwrap_or_default());
+            bar.set_style(style(template(position > *first)));
         }
     }
 }
 
-fn volume_template(total: Option<u64>, position: u64, has_pace: bool) -> &'static str {
+/// How far a volume is, and in what that is counted if not in bytes.
+fn measured(transfer: &Transfer) -> (Bytes, Option<&str>) {
+    match &transfer.units {
+        Some(Units { name, done, total }) if transfer.bytes.is_unknown() => {
+            (Bytes { done: *done, total: *total }, Some(name))
+        }
+        Some(_) | None => (transfer.bytes, None),
+    }
+}
+
+fn volume_template(
+    total: Option<u64>,
+    position: u64,
+    has_pace: bool,
+    counts_units: bool,
+) -> &'static str {
     match (total, has_pace) {
+        (Some(_), _) if counts_units => "  {prefix} [{bar:30}] {msg} {pos}/{len}",
+        (None, _) if counts_units => "  {prefix} {msg} {pos}",
         (Some(_), true) => {
             "  {prefix} [{bar:30}] {percent}% of {binary_total_bytes}, {binary_bytes_per_sec}, \
              {eta} left"
@@ -185,7 +204,7 @@ fn style(template: &str) -> ProgressStyle {
 fn at_work(transfers: &[Transfer]) -> Vec<&Transfer> {
     let is_at_work = |transfer: &&Transfer| {
         let has_begun = match &transfer.phase {
-            None | Some(VolumePluginPhase::New) => transfer.bytes.done > 0,
+            None | Some(VolumePluginPhase::New) => measured(transfer).0.done > 0,
             Some(phase) => !phase.as_str().is_empty(),
         };
         has_begun && transfer.outcome().is_none()
@@ -202,14 +221,16 @@ mod tests {
 
     #[test]
     fn every_template_is_understood() {
-        for (total, position, has_pace) in [
-            (Some(9), 1, true),
-            (Some(9), 1, false),
-            (None, 1, true),
-            (None, 1, false),
-            (None, 0, false),
+        for (total, position, has_pace, counts_units) in [
+            (Some(9), 1, true, false),
+            (Some(9), 1, false, false),
+            (None, 1, true, false),
+            (None, 1, false, false),
+            (None, 0, false, false),
+            (Some(9), 1, true, true),
+            (None, 1, true, true),
         ] {
-            let template = volume_template(total, position, has_pace);
+            let template = volume_template(total, position, has_pace, counts_units);
             assert!(ProgressStyle::with_template(template).is_ok(), "{template}");
         }
     }

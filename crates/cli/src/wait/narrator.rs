@@ -72,7 +72,7 @@ impl Narrator {
         }
         let volumes = Tally::of(transfers);
         if volumes != self.volumes && elapsed >= self.spoke_of_volumes + PROGRESS_PAUSE {
-            self.volumes = volumes;
+            self.volumes.clone_from(&volumes);
             self.spoke_of_volumes = elapsed;
             remarks.push(Remark::Volumes(volumes));
         }

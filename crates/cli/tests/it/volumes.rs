@@ -44,6 +44,32 @@ fn line_of(said: impl Read + Send + 'static, is_wanted: impl Fn(&str) -> bool) -
 }
 
 #[test]
+fn what_a_plugin_has_just_reported_is_shown_before_it_has_labels() {
+    let place = cluster().place("volumes-unlabelled");
+    for (backup, snapshot) in [("b", "one"), ("c", "two")] {
+        place.put("Backup", backup, json!({"spec": {}}));
+        place.set_status::<Backup>(backup, &json!({"phase": "InProgress"}));
+        let spec = json!({
+            "backup": backup, "volume": format!("pv-of-{snapshot}"), "plugin": "x.io/a",
+            "pluginSpecific": {"pool": "fast"},
+        });
+        let progress = json!({"units": "Files", "unitsDone": 12, "totalUnits": 40});
+        let status = json!({"phase": "Copying", "snapshotID": snapshot, "progress": progress});
+        place.put("VolumePluginBackup", snapshot, json!({"spec": spec, "status": status}));
+    }
+    let described = place.ok(&["backup", "describe", "b", "--details"]);
+    for line in [
+        "Volume Plugin Backups:  0 of 1 completed, 1 in progress, 0 failed, Files 12/40 (30 %)",
+        "  pv-of-one:",
+        "    Progress:     Files 12/40 (30 %)",
+        "      pool:  fast",
+    ] {
+        assert!(described.lines().any(|found| found == line), "no {line:?} in\n{described}");
+    }
+    assert!(!described.contains("pv-of-two"), "{described}");
+}
+
+#[test]
 fn describe_shows_how_far_the_volumes_of_a_backup_are() {
     let place = cluster().place("volumes-describe");
     // Its label is not its name.

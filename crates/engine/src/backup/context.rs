@@ -94,6 +94,7 @@ impl Context {
 
     /// Notes an operation.
     pub(super) fn begun(&self, operation: Operation) {
+        self.progress.snapshots.begin(&operation);
         self.operations.lock().unwrap_or_else(PoisonError::into_inner).push(operation);
     }
 

@@ -6,6 +6,7 @@
 //! Completing a snapshot and uploading it are operations that go on behind the backup.
 
 mod leftover;
+mod progress;
 mod zone;
 
 use std::collections::{BTreeMap, HashSet};
@@ -37,6 +38,7 @@ use crate::report::Report;
 use crate::snapshotter::{OpenError, Snapshotter, Snapshotters, volume_id};
 pub use leftover::discard;
 pub(super) use leftover::{reclaim, tell_all};
+pub use progress::SnapshotProgress;
 
 /// How many volumes are made ready at a time.
 const AT_ONCE: usize = 16;
@@ -243,6 +245,8 @@ async fn take_one(
 ) {
     let (plugin, location) = (&ready.snapshotter.plugin, &ready.snapshotter.location);
     point::pass(Point::CreateSnapshot);
+    let called = Timestamp::now();
+    context.progress.snapshots.request();
     let created = create(context, volume, &ready).await;
     point::pass(Point::SnapshotCreated);
     let record =
@@ -264,20 +268,25 @@ async fn take_one(
     sink.snapshotted(context, volume, Snapshotted::Tried(Box::new(taken)));
     let Some(operation) = OperationId::new(snapshot.as_str()) else { return };
     let snapshot_type = context.request.snapshot_type(ready.snapshotter.snapshot_type);
-    let begun = |kind| Operation {
+    let begun = |kind, created| Operation {
         volume: Some(OfVolume { location: location.clone(), snapshot_type }),
         ..Operation::begun(
             kind,
             plugin.clone(),
             id.clone(),
             operation.clone(),
-            Timestamp::now(),
+            created,
             context.request.item_operation_timeout(),
         )
     };
-    sink.begun(context, begun(Kind::SnapshotCreation));
+    let begin = |operation: Operation| {
+        context.progress.snapshots.begin(&operation);
+        sink.begun(context, operation);
+    };
+    // A plugin of version 1 may have been at it for hours within the call.
+    begin(begun(Kind::SnapshotCreation, called));
     if snapshot_type != SnapshotType::Local {
-        sink.begun(context, begun(Kind::SnapshotUpload));
+        begin(begun(Kind::SnapshotUpload, Timestamp::now()));
     }
 }
 

@@ -81,6 +81,9 @@ pub fn step(
             next.state = State::Completed;
             SYNCHRONOUS.clone_into(&mut next.progress.description);
         }
+        // It is told of in a resource of the plugin's, which cannot be seen at the moment. That it is not to be seen
+        // is no verdict on the snapshot; its deadline is one.
+        Observation::Unanswered(error) if is_unheard(operation, &error) => {}
         Observation::Unanswered(error) => unanswered(&mut next, &error, &mut effects, now),
         Observation::Called => next.state = State::InProgress,
         Observation::Returned(answer) => returned(&mut next, answer, &mut effects, now),
@@ -102,6 +105,8 @@ pub fn step(
     (next, effects)
 }
 
+/// What the reason begins with for which an operation has failed whose run was cancelled.
+pub(super) const CANCELED: &str = "canceled";
 /// What is said of a snapshot that a plugin takes in one go.
 const SYNCHRONOUS: &str = "accepted by the plugin, completion not reported";
 /// What is said of a snapshot whose plugin has no second stage.
@@ -111,6 +116,14 @@ pub(super) const NOTHING_TO_UPLOAD: &str = "the plugin has no upload stage";
 fn is_synchronous(operation: &Operation, error: &Error) -> bool {
     operation.kind == Kind::SnapshotCreation
         && operation.state == State::New
+        && error.class() == Class::Unimplemented
+}
+
+/// Whether an error means that nothing is heard of a snapshot whose creation was under way: its plugin does not
+/// answer for it, and shows it in a resource instead.
+fn is_unheard(operation: &Operation, error: &Error) -> bool {
+    operation.kind == Kind::SnapshotCreation
+        && operation.state == State::InProgress
         && error.class() == Class::Unimplemented
 }
 
@@ -171,7 +184,7 @@ fn fail(operation: &mut Operation, reason: &str) {
         reason => reason,
     };
     operation.state = State::Failed(match &operation.stopping {
-        Some(Stopping { why: Why::Canceled(_), .. }) => format!("canceled: {reason}"),
+        Some(Stopping { why: Why::Canceled(_), .. }) => format!("{CANCELED}: {reason}"),
         Some(Stopping { why: Why::Deadline, .. }) => format!("timed out: {reason}"),
         None => reason.to_owned(),
     });
@@ -253,7 +266,7 @@ fn give_up(operation: &mut Operation, now: Timestamp) {
 /// Why an operation has ended that was asked to stop, and whether it has stopped.
 fn stopped(operation: &Operation, stopping: &Stopping, more: &str) -> String {
     let why = match &stopping.why {
-        Why::Canceled(reason) => format!("canceled: {reason}"),
+        Why::Canceled(reason) => format!("{CANCELED}: {reason}"),
         Why::Deadline => {
             let limit = since(operation.created, operation.deadline).as_secs();
             format!("timed out: it has not ended within {limit} s")

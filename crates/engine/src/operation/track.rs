@@ -14,11 +14,12 @@ use bowline_plugin::{Code, Error, Progress, Result};
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use jiff::Timestamp;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::rate::Rate;
+use super::slots::UploadSlots;
 use super::step::{Effects, Observation, Why, step};
 use super::{Kind, Operation, State, since};
 
@@ -166,8 +167,8 @@ pub struct Tracker<'a> {
     pub rate: &'a Rate,
     /// How long plugins may take.
     pub deadlines: Deadlines,
-    /// Places for uploads, shared by all runs.
-    pub uploads: &'a Semaphore,
+    /// Slots for uploads, shared by all runs.
+    pub uploads: &'a UploadSlots,
 }
 
 impl Tracker<'_> {
@@ -191,11 +192,13 @@ impl Tracker<'_> {
 
     /// Follows one operation to its end.
     async fn follow(&self, place: usize, cancel: &CancellationToken, reason: &str) {
-        let mut effects = self.observe(place, Observation::Passed);
-        if !effects.ended {
-            // It may have ended long ago, in the life of another process.
-            effects.poll_at = Some(Timestamp::now());
+        if self.has_ended(place) {
+            return;
         }
+        // It may have ended long ago, in the life of another process, or while the items of a large run were
+        // collected. So it is asked about once before its deadline can decide.
+        let mut is_first = true;
+        let mut effects = Effects { poll_at: Some(Timestamp::now()), ..Effects::default() };
         loop {
             if effects.cancel {
                 let asked = self.ask_to_stop(place).await;
@@ -210,7 +213,8 @@ impl Tracker<'_> {
             let unwanted = async {
                 if is_wanted { cancel.cancelled().await } else { std::future::pending().await }
             };
-            let polled = self.poll(place, poll_at);
+            let polled = self.poll(place, poll_at, is_first);
+            is_first = false;
             effects = tokio::select! {
                 biased;
                 () = unwanted => {
@@ -221,22 +225,30 @@ impl Tracker<'_> {
         }
     }
 
+    fn has_ended(&self, place: usize) -> bool {
+        self.board.get(place).is_none_or(|operation| operation.state.is_terminal())
+    }
+
     fn is_stopping(&self, place: usize) -> bool {
         self.board.get(place).is_some_and(|operation| operation.stopping.is_some())
     }
 
-    /// Waits until it is time, and asks. What is asked too late is not waited for.
-    async fn poll(&self, place: usize, at: Timestamp) -> Observation {
+    /// Waits until it is time, and asks. What is asked too late is not waited for, unless it is the first time.
+    async fn poll(&self, place: usize, at: Timestamp, is_first: bool) -> Observation {
         tokio::time::sleep(since(Timestamp::now(), at)).await;
         let Some(operation) = self.board.get(place) else { return Observation::Passed };
-        if Timestamp::now() >= operation.deadline {
+        let is_late = Timestamp::now() >= operation.deadline;
+        if is_late && !is_first {
             return Observation::Passed;
         }
         // What is to stop has little time to say that it has.
         if operation.stopping.is_none() {
             self.rate.turn(&operation.plugin).await;
         }
-        let limit = self.deadlines.poll.min(since(Timestamp::now(), last_moment(&operation)));
+        let limit = match since(Timestamp::now(), last_moment(&operation)) {
+            _ if is_late => self.deadlines.poll,
+            left => self.deadlines.poll.min(left),
+        };
         match timeout(limit, self.asker.progress(&operation)).await {
             Ok(Ok(progress)) => Observation::Told(progress),
             Ok(Err(error)) => Observation::Unanswered(error),

@@ -31,7 +31,7 @@ pub(super) use csi::{follow, require};
 pub(super) use make::Maker;
 use make::{Filled, Order};
 use standing::Standing;
-pub use witness::{Bytes, End, Making, NoWitness, Witness};
+pub use witness::{Bytes, End, Making, NoWitness, Units, Witness};
 
 /// What became of the volumes that are restored from snapshots.
 #[derive(Debug, Default)]

@@ -16,6 +16,7 @@ use bowline_plugin::{
 };
 use bowline_store::backend::Memory;
 use bowline_store::file::{Outcome, SnapshotPhase};
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::backup::{Run, namespace, object, run_of, store_in, take};
@@ -30,6 +31,10 @@ struct Disk {
     fails: Option<(&'static str, Code)>,
     /// Whether it is of version 2.
     is_v2: bool,
+    /// When it was called for the snapshot of a volume, and when it returned.
+    times: Mutex<BTreeMap<String, [Timestamp; 2]>>,
+    /// What the run shows to others.
+    progress: Arc<backup::Progress>,
 }
 
 impl Disk {
@@ -69,6 +74,7 @@ impl VolumeSnapshotter for Disk {
         tags: &BTreeMap<String, String>,
     ) -> Result<SnapshotId> {
         self.note(format!("begin {volume}"));
+        let called = Timestamp::now();
         tokio::task::yield_now().await;
         if let Some((bad, code)) = self.fails
             && bad == volume.as_str()
@@ -82,6 +88,7 @@ impl VolumeSnapshotter for Disk {
         let id = taken.entry(request).or_insert_with(|| format!("snap-{volume}-{number}")).clone();
         drop(taken);
         self.note(format!("end {volume}"));
+        self.times.lock().unwrap().insert(volume.to_string(), [called, Timestamp::now()]);
         Ok(SnapshotId::new(id).unwrap())
     }
 
@@ -156,10 +163,14 @@ fn cluster(disk: &Disk) -> Arc<Fake> {
         volume("pv-a", "a"),
         volume("pv-b", "b"),
     ];
-    let calls = Arc::clone(&disk.calls);
+    let (calls, progress) = (Arc::clone(&disk.calls), Arc::clone(&disk.progress));
     let cluster = all.into_iter().fold(Fake::usual(), Fake::with);
     Arc::new(cluster.answering(move |exec| {
-        calls.lock().unwrap().push(exec.command[0].clone());
+        let mut calls = calls.lock().unwrap();
+        if exec.command[0] == "thaw" {
+            calls.push(format!("{} operations are shown", progress.snapshots.operations().len()));
+        }
+        calls.push(exec.command[0].clone());
         Ok(Executed { output: String::new(), failure: None })
     }))
 }
@@ -174,6 +185,7 @@ async fn run(
     let mut run = run_of(&cluster(disk), spec, store).await;
     run.request.snapshot_locations = vec!["here".to_owned()];
     run.snapshotters = Arc::new(One(Arc::clone(disk)));
+    run.progress = Arc::clone(&disk.progress);
     let journal = Arc::new(InMemory::default());
     run.journal = Arc::clone(&journal) as _;
     run.recovery = Recovery { recovered: recover(records), report: Report::default() };
@@ -208,6 +220,25 @@ async fn the_snapshots_of_a_pod_are_taken_side_by_side_between_its_hooks() {
     assert_eq!(run.taken.freezes.len(), 1);
     let of = |kind| run.taken.operations.iter().filter(|one| one.kind == kind).count();
     assert_eq!((of(Kind::SnapshotCreation), of(Kind::SnapshotUpload)), (2, 2));
+}
+
+#[tokio::test]
+async fn a_snapshot_begins_when_its_plugin_is_called_and_is_shown_while_its_pod_is_frozen() {
+    let disk = Arc::new(Disk { is_v2: true, ..Disk::default() });
+    let (run, _) = taken(&disk).await;
+    let times = disk.times.lock().unwrap().clone();
+    for operation in &run.taken.operations {
+        let [called, returned] = times[&operation.item.name];
+        match operation.kind {
+            // The whole call is part of it: a plugin of version 1 may upload within.
+            Kind::SnapshotCreation => assert!(operation.created <= called, "{operation:?}"),
+            _ => assert!(operation.created >= returned, "{operation:?}"),
+        }
+    }
+    let calls = disk.calls();
+    assert!(calls.contains(&"4 operations are shown".to_owned()), "{calls:?}");
+    assert_eq!(disk.progress.snapshots.requested(), 2);
+    assert_eq!(disk.progress.snapshots.operations().len(), 4, "each of them once");
 }
 
 #[tokio::test]

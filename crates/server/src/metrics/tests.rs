@@ -43,6 +43,33 @@ const ENDED: &str = "bowline_operations_ended_total";
 const OLDEST: &str = "bowline_operation_oldest_age_seconds";
 
 #[test]
+fn operations_on_snapshots_have_kinds_of_their_own() {
+    let metrics = Metrics::new();
+    let of = |kind, state| Operation { kind, ..operation("a/b", "pv", 900, state) };
+    metrics.show(
+        "1",
+        &[
+            of(Kind::SnapshotCreation, State::Completed),
+            of(Kind::SnapshotUpload, State::InProgress),
+        ],
+    );
+    let upload = r#"{kind="snapshot-upload",plugin="a/b",state="InProgress"} 1"#;
+    assert_eq!(lines(&metrics, OPERATIONS), [upload]);
+    let creation = r#"{kind="snapshot-creation",plugin="a/b",state="Completed"} 1"#;
+    assert_eq!(lines(&metrics, ENDED), [creation]);
+    metrics.show("1", &[of(Kind::SnapshotUpload, failed())]);
+    let upload = r#"{kind="snapshot-upload",plugin="a/b",state="Failed"} 1"#;
+    assert_eq!(lines(&metrics, ENDED), [creation, upload]);
+    // As `docs/metrics.md` lists them.
+    let documented = include_str!("../../../../docs/metrics.md");
+    for kind in [Kind::ItemBackup, Kind::ItemRestore, Kind::SnapshotCreation, Kind::SnapshotUpload]
+    {
+        let word = format!("`{}`", kind.as_str());
+        assert!(documented.contains(&word), "no {word}");
+    }
+}
+
+#[test]
 fn operations_under_way_are_summed_over_runs_and_fall_to_zero_when_they_are_gone() {
     let metrics = Metrics::new();
     let under_way = |item| operation("a/b", item, 900, State::InProgress);

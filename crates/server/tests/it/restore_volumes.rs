@@ -387,3 +387,30 @@ async fn what_an_earlier_server_showed_is_taken_up_or_ended() {
     assert_eq!(status_of(&ended).message, "of before");
     assert_eq!(stage.shown().await.len(), 3);
 }
+
+#[tokio::test]
+async fn how_far_a_plugin_is_with_a_volume_is_shown_while_it_is_made() {
+    let stage = Stage::set("disk-progress", "vs-v2").await;
+    let slow = json!({"spec": {"config": {"volume-ms": "3000"}}});
+    stage.world.patch::<VolumeSnapshotLocation>("disks", slow).await;
+    let looking = async {
+        let deadline = tokio::time::Instant::now() + LIMIT;
+        loop {
+            let shown = stage.shown().await;
+            let is_told = |one: &VolumePluginRestore| status_of(one).progress.total_bytes > 0;
+            if let Some(one) = shown.into_iter().find(is_told) {
+                return one;
+            }
+            assert!(tokio::time::Instant::now() < deadline, "no progress is shown");
+            tokio::time::sleep(Duration::from_millis(25)).await;
+        }
+    };
+    let ((status, results), shown) = tokio::join!(stage.restore("r", json!({})), looking);
+    assert_eq!(status.phase, Some(RestorePhase::Completed), "{results:?}");
+    assert_eq!(status_of(&shown).phase, Some(VolumePluginPhase::InProgress));
+    let progress = &status_of(&shown).progress;
+    assert_eq!(progress.total_bytes, 2, "the plugin has two bytes to copy");
+    assert!(progress.bytes_done < 2, "{progress:?}");
+    let ended = stage.shown().await;
+    assert_eq!(status_of(&ended[0]).progress.bytes_done, 2);
+}

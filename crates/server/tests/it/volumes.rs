@@ -2,6 +2,8 @@
 
 mod bad_days;
 mod gone;
+mod proxy;
+mod reported;
 mod subject;
 mod suite;
 
@@ -11,6 +13,7 @@ use bowline_api::{Backup, VolumePluginBackup, VolumeSnapshotLocation};
 use bowline_store::file::{BackupVolumeInfo, Own, Results, Snapshot, SnapshotPhase};
 use bowline_store::{BackupName, BackupStore};
 use bowline_testbed::apply::apply;
+use kube::ResourceExt as _;
 use kube::api::ListParams;
 use serde_json::{Value, json};
 
@@ -170,6 +173,17 @@ async fn a_backup_waits_for_its_uploads_and_goes_on_with_them_after_a_restart() 
     let backup = trial.world.api::<Backup>().get("b").await.unwrap();
     assert!(is_waiting(&backup), "{}", phase(&backup));
     assert_eq!(trial.called("snapshot-uploaded"), 0);
+    let shown = trial.resources("b").await;
+    let [shown] = &shown[..] else { panic!("{shown:?}") };
+    let uid = backup.uid().unwrap();
+    for (label, value) in [
+        ("velero.io/backup-name", "b"),
+        ("velero.io/backup-uid", uid.as_str()),
+        ("bowline.io/managed", "true"),
+    ] {
+        assert_eq!(shown.labels().get(label).map(String::as_str), Some(value), "{label}");
+    }
+    assert_eq!(shown.owner_references()[0].uid, uid);
     let options = Trial::options(&trial.world);
     trial.world.run(options);
     let backup = trial.ended("b").await;
@@ -182,7 +196,7 @@ async fn a_backup_waits_for_its_uploads_and_goes_on_with_them_after_a_restart() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whether_snapshots_are_uploaded_is_said_by_the_backup_then_the_location_then_the_server() {
-    let trial = Trial::start("volumes-types", "sdk").await;
+    let mut trial = Trial::start("volumes-types", "sdk").await;
     trial.location("snaps", "vs-v2", json!({})).await;
     trial.volume("one").await;
     let key = bowline_api::annotation::SNAPSHOT_TYPE;
@@ -200,6 +214,22 @@ async fn whether_snapshots_are_uploaded_is_said_by_the_backup_then_the_location_
     trial.back_up("against-location", json!({key: "cloud"})).await;
     assert_eq!(phase(&trial.ended("against-location").await), "Completed");
     assert_eq!(trial.called("upload-snapshot"), 1);
+
+    // Where neither says anything, the server's `--default-snapshot-type` does.
+    trial.world.end().await.unwrap();
+    let unmarked = json!({"metadata": {"annotations": {key: null}}});
+    trial.world.patch::<VolumeSnapshotLocation>("snaps", unmarked).await;
+    let options = bowline_server::Options {
+        default_snapshot_type: bowline_api::snapshot_type::SnapshotType::Local,
+        ..Trial::options(&trial.world)
+    };
+    trial.world.run(options);
+    trial.back_up("by-server", json!({})).await;
+    assert_eq!(phase(&trial.ended("by-server").await), "Completed");
+    assert_eq!(trial.called("upload-snapshot"), 1);
+    trial.back_up("against-server", json!({key: "auto"})).await;
+    assert_eq!(phase(&trial.ended("against-server").await), "Completed");
+    assert_eq!(trial.called("upload-snapshot"), 2);
 
     trial.back_up("nonsense", json!({key: "tape"})).await;
     let backup = trial.ended("nonsense").await;

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"path/filepath"
+	"strings"
 	"sync/atomic"
 
 	"github.com/sirupsen/logrus"
@@ -14,6 +16,7 @@ const driver = "fixture.bowline.io"
 // snapshotter is atomic for the same reason as the store: Init may come again.
 type snapshotter struct {
 	volumes atomic.Pointer[volumes]
+	reports atomic.Pointer[reports]
 }
 
 func newSnapshotter(logrus.FieldLogger) *snapshotter { return &snapshotter{} }
@@ -24,6 +27,7 @@ func (s *snapshotter) Init(config map[string]string) error {
 		return err
 	}
 	s.volumes.Store(&volumes{root})
+	s.reports.Store(reportsOf(config, root))
 	return nil
 }
 
@@ -65,7 +69,20 @@ func (s *snapshotter) CreateSnapshot(volume, _ string, tags map[string]string) (
 	if err != nil {
 		return "", err
 	}
-	return v.createSnapshot(volume, tags, nil)
+	id, err := v.createSnapshot(volume, tags, nil)
+	r := s.reports.Load()
+	if err != nil || r == nil || strings.HasPrefix(volume, "plain") {
+		return id, err
+	}
+	report, err := r.backup(id, tags)
+	if err != nil {
+		return "", err
+	}
+	if r.withinCall {
+		return id, report.run()
+	}
+	go func() { _ = report.run() }()
+	return id, nil
 }
 
 func (s *snapshotter) CreateVolumeFromSnapshot(snapshot, kind, zone string, iops *int64) (string, error) {
@@ -76,7 +93,27 @@ func (s *snapshotter) CreateVolumeFromSnapshot(snapshot, kind, zone string, iops
 	if iops == nil {
 		iops = new(int64)
 	}
-	return v.createVolume(snapshot, kind, zone, *iops)
+	r := s.reports.Load()
+	if r == nil {
+		return v.createVolume(snapshot, kind, zone, *iops)
+	}
+	tags, err := readJSON(filepath.Join(v.snapshot(snapshot), "tags.json"))
+	if err != nil {
+		return "", err
+	}
+	report, err := r.restore(snapshot, tags)
+	if err != nil {
+		return "", err
+	}
+	phase, err := report.untilEnd()
+	if err != nil {
+		return "", err
+	}
+	id, err := v.createVolume(snapshot, kind, zone, *iops)
+	if err != nil {
+		return "", err
+	}
+	return id, report.finish(phase, map[string]any{"volumeID": id})
 }
 
 func (s *snapshotter) DeleteSnapshot(id string) error {

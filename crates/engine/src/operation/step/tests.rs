@@ -240,14 +240,34 @@ fn returned(answer: std::result::Result<(), Code>) -> Observation {
 }
 
 #[test]
-fn a_snapshot_of_a_plugin_without_progress_is_complete_and_one_that_loses_it_is_not() {
+fn a_snapshot_of_a_plugin_without_progress_is_complete_and_one_that_is_not_heard_of_goes_on() {
     let creation = of_snapshot(Kind::SnapshotCreation);
     let (next, _) = step(&creation, failed(Code::Unimplemented), LONGEST, at(1));
     assert_eq!(next.state, State::Completed);
     assert_eq!(next.progress.description, SYNCHRONOUS);
     let (next, _) = step(&creation, running(3, true), LONGEST, at(1));
-    let (next, _) = step(&next, failed(Code::Unimplemented), LONGEST, at(2));
-    assert_eq!(next.state, State::Failed("no".into()));
+    let (next, effects) = step(&next, failed(Code::Unimplemented), LONGEST, at(2));
+    assert_eq!(next.state, State::InProgress, "it is neither complete nor has it failed");
+    assert!(effects.poll_at.is_some() && !effects.cancel);
+    // Its deadline decides, and what was last told is the reason.
+    let told = Progress {
+        description: "phase Done".to_owned(),
+        started: Some(at(0)),
+        ..Progress::default()
+    };
+    let over = TIMEOUT.as_secs();
+    let (next, _) = step(&next, Observation::Told(told), LONGEST, at(3));
+    let (next, effects) = step(&next, failed(Code::Unimplemented), LONGEST, at(over));
+    assert!(effects.cancel);
+    let (next, _) = step(&next, Observation::Asked(Ok(())), LONGEST, at(over + 1));
+    assert_eq!(
+        next.state,
+        State::Failed(
+            "timed out: it has not ended within 14400 s; the plugin was told to stop, and has not \
+             said that it did: phase Done"
+                .to_owned()
+        )
+    );
 }
 
 /// One call that tells how far it is each second, and then fails.

@@ -98,7 +98,7 @@ async fn track(
         asker: &plugin,
         rate: &Rate::default(),
         deadlines: QUICK,
-        uploads: &Semaphore::new(1),
+        uploads: &UploadSlots::new(1),
     };
     tracker.run(cancel, "by a test", stop).await;
     (board.operations(), plugin)
@@ -254,7 +254,7 @@ async fn upload(
         asker: &asker,
         rate: &Rate::default(),
         deadlines: QUICK,
-        uploads: &Semaphore::new(2),
+        uploads: &UploadSlots::new(2),
     };
     // Somebody keeps what is told.
     let keeping = async {
@@ -314,4 +314,79 @@ async fn an_upload_that_is_canceled_is_told_and_waited_for() {
         "{states:?}"
     );
     assert!(called.contains(&"cancel"), "{called:?}");
+}
+
+/// Uploads of two locations, of which one never answers.
+struct OneHangs;
+
+#[async_trait]
+impl Asker for OneHangs {
+    async fn progress(&self, _: &Operation) -> Result<Progress> {
+        Ok(Progress { state: Told::Succeeded, ..Progress::default() })
+    }
+
+    async fn cancel(&self, _: &Operation) -> Result<()> {
+        Ok(())
+    }
+
+    async fn upload(&self, operation: &Operation) -> Result<()> {
+        if operation.volume.as_ref().is_some_and(|volume| volume.location == "stuck") {
+            std::future::pending::<()>().await;
+        }
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_location_that_hangs_keeps_no_upload_of_another_waiting() {
+    let upload = |location: &str, id: &str| Operation {
+        kind: Kind::SnapshotUpload,
+        volume: Some(crate::operation::OfVolume {
+            location: location.into(),
+            snapshot_type: bowline_api::snapshot_type::SnapshotType::Auto,
+        }),
+        ..operation(id, LONG)
+    };
+    let operations = vec![
+        upload("stuck", "s-1"),
+        upload("stuck", "s-2"),
+        upload("good", "g-1"),
+        upload("good", "g-2"),
+    ];
+    let board = Arc::new(Board::new(operations));
+    let tracker = Tracker {
+        board: Arc::clone(&board),
+        asker: &OneHangs,
+        rate: &Rate::default(),
+        deadlines: QUICK,
+        uploads: &UploadSlots::new(1),
+    };
+    let (cancel, stop) = <(CancellationToken, CancellationToken)>::default();
+    let good = async {
+        let mut changes = board.changes();
+        while board.counts().completed < 2 {
+            changes.changed().await.unwrap();
+        }
+        stop.cancel();
+    };
+    let both = async { tokio::join!(tracker.run(&cancel, "by a test", &stop), good) };
+    timeout(Duration::from_mins(1), both).await.expect("the uploads of the good location end");
+    for id in ["g-1", "g-2"] {
+        assert_eq!(state(&board.operations(), id), State::Completed);
+    }
+    assert!(!state(&board.operations(), "s-1").is_terminal());
+}
+
+#[tokio::test]
+async fn an_operation_is_asked_about_before_its_deadline_decides() {
+    let (cancel, stop) = <(CancellationToken, CancellationToken)>::default();
+    let behaviours =
+        [("done", Behaviour::SucceedsAt(1)), ("long", Behaviour::SucceedsAt(u32::MAX))];
+    // Their time is over before they are followed.
+    let (operations, plugin) = track(&behaviours, Duration::ZERO, &cancel, &stop).await;
+    assert_eq!(state(&operations, "done"), State::Completed);
+    let State::Failed(reason) = state(&operations, "long") else { panic!("{operations:?}") };
+    assert!(reason.starts_with("timed out"), "{reason}");
+    assert_eq!(*plugin.cancels.lock().unwrap(), ["long"]);
+    assert_eq!(plugin.polls.lock().unwrap()["long"], 1);
 }

@@ -23,35 +23,38 @@ impl Tracker<'_> {
             return;
         }
         let unwanted = || Observation::Unwanted(Why::Canceled(reason.to_owned()));
-        let ready = async {
-            let is_complete = self.until_created(place).await;
-            (is_complete, self.uploads.acquire().await)
-        };
-        let deadline = self.board.get(place).map_or(Timestamp::MAX, |upload| upload.deadline);
-        let (is_complete, _permit) = tokio::select! {
-            biased;
-            () = cancel.cancelled() => {
-                // It was not begun, or by a process that is gone; the plugin is told in any case.
-                return self.end_before_call(place, unwanted()).await;
-            }
-            () = tokio::time::sleep(since(Timestamp::now(), deadline)) => {
-                return self.end_before_call(place, Observation::Unwanted(Why::Deadline)).await;
-            }
-            ready = ready => ready,
-        };
-        if !is_complete {
-            let error = Error::new(Code::FailedPrecondition, NO_SNAPSHOT);
-            self.observe(place, Observation::Returned(Err(error)));
-            return;
-        }
+        let Some(upload) = self.board.get(place) else { return };
+        let location = upload.volume.as_ref().map_or("", |volume| volume.location.as_str());
+        let mut again_at = Timestamp::now();
         loop {
-            let effects = self.attempt(place, cancel, reason).await;
-            let Some(again_at) = effects.poll_at else { return };
-            let pause = tokio::time::sleep(since(Timestamp::now(), again_at));
-            tokio::select! {
+            // The slot is held for one attempt, and not between two: an upload that waits for its storage keeps
+            // no other from its turn.
+            let ready = async {
+                tokio::time::sleep(since(Timestamp::now(), again_at)).await;
+                if !self.until_created(place).await {
+                    return None;
+                }
+                Some(self.uploads.acquire(location).await)
+            };
+            let slot = tokio::select! {
                 biased;
-                () = cancel.cancelled() => return self.end_before_call(place, unwanted()).await,
-                () = pause => {}
+                () = cancel.cancelled() => {
+                    // It was not begun, or by a process that is gone; the plugin is told in any case.
+                    return self.end_before_call(place, unwanted()).await;
+                }
+                () = tokio::time::sleep(since(Timestamp::now(), upload.deadline)) => {
+                    return self.end_before_call(place, Observation::Unwanted(Why::Deadline)).await;
+                }
+                slot = ready => slot,
+            };
+            let Some(_slot) = slot else {
+                let error = Error::new(Code::FailedPrecondition, NO_SNAPSHOT);
+                self.observe(place, Observation::Returned(Err(error)));
+                return;
+            };
+            match self.attempt(place, cancel, reason).await.poll_at {
+                Some(at) => again_at = at,
+                None => return,
             }
         }
     }
@@ -87,7 +90,7 @@ impl Tracker<'_> {
                     self.observe(place, Observation::Unwanted(why))
                 }
                 () = last => self.observe(place, Observation::Passed),
-                observation = self.poll(place, poll_at) => self.observe(place, observation),
+                observation = self.poll(place, poll_at, false) => self.observe(place, observation),
             };
         }
     }
@@ -105,10 +108,6 @@ impl Tracker<'_> {
         }
         let error = Error::new(Code::Aborted, "it was not going on");
         self.observe(place, Observation::Returned(Err(error)));
-    }
-
-    fn has_ended(&self, place: usize) -> bool {
-        self.board.get(place).is_none_or(|operation| operation.state.is_terminal())
     }
 
     /// Waits until the snapshot of an upload is complete, and that is safe from a kill: from the first

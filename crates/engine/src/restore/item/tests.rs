@@ -8,7 +8,7 @@ use bowline_api::{
     Backup, BackupPhase, BackupStorageLocation, BackupStorageLocationStatus, Restore,
 };
 use bowline_plugin::{
-    Code, Encoded, Error, Item, ResourceSelector, RestoreItemAction, RestoreOutput,
+    Code, Encoded, Error, Item, OperationId, ResourceSelector, RestoreItemAction, RestoreOutput,
     Result as Answer, Wait,
 };
 use bowline_store::file::Results;
@@ -254,6 +254,15 @@ async fn run(
     spec: Value,
     stop: CancellationToken,
 ) -> (Arc<Fake>, Results) {
+    let (fake, results, _) = Box::pin(run_with_operations(action, spec, stop)).await;
+    (fake, results)
+}
+
+async fn run_with_operations(
+    action: Named<dyn RestoreItemAction>,
+    spec: Value,
+    stop: CancellationToken,
+) -> (Arc<Fake>, Results, Vec<Operation>) {
     let fake = Arc::new(Fake::usual());
     let cluster: Arc<dyn Cluster> = Arc::clone(&fake) as _;
     let report = Arc::new(Report::default());
@@ -287,8 +296,42 @@ async fn run(
         cancel: CancellationToken::new(),
     };
     let context = assemble(parts, Arc::clone(&report), Timestamp::UNIX_EPOCH).await.unwrap();
-    let _stopped = visit_all(&Arc::new(context)).await;
-    (fake, report.results())
+    let context = Arc::new(context);
+    let _stopped = visit_all(&context).await;
+    let operations = context.operations.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    (fake, report.results(), operations)
+}
+
+/// An action that begins an operation for the ConfigMap `parent`, and does not want it restored.
+struct Replacing;
+
+#[async_trait]
+impl RestoreItemAction for Replacing {
+    async fn applies_to(&self) -> Answer<ResourceSelector> {
+        Ok(ResourceSelector::resources(["configmaps"]))
+    }
+
+    async fn execute(&self, item: &Item, _: &Item, _: &Encoded<Restore>) -> Answer<RestoreOutput> {
+        let object: Value = item.parse().unwrap();
+        let mut output = RestoreOutput::unchanged(item);
+        if object["metadata"]["name"] == "parent" {
+            output.skip_restore = true;
+            output.operation = OperationId::new("op-1");
+        }
+        Ok(output)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operation_of_an_item_that_is_skipped_is_waited_for_all_the_same() {
+    let action = Named::new("example.io/replacing".parse().unwrap(), Arc::new(Replacing) as _);
+    let stop = CancellationToken::new();
+    let (cluster, results, operations) =
+        Box::pin(run_with_operations(action, json!({}), stop)).await;
+    assert_eq!(results.errors.count(), 0, "{results:?}");
+    assert!(cluster.object("configmaps", "shop", "parent").is_none(), "it is skipped");
+    let [operation] = &operations[..] else { panic!("{operations:?}") };
+    assert_eq!((operation.id.as_str(), operation.item.name.as_str()), ("op-1", "parent"));
 }
 
 #[tokio::test(start_paused = true)]

@@ -10,7 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use bowline_plugin::{Class, Code, Item, ResourceIdentifier, SnapshotId, VolumeId, VolumeInfo};
+use bowline_plugin::{
+    Class, Code, Item, Progress, ResourceIdentifier, SnapshotId, VolumeId, VolumeInfo,
+};
 use bowline_store::file::Snapshot;
 use jiff::Timestamp;
 use serde_json::Value;
@@ -19,7 +21,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::super::Context;
-use super::witness::{Bytes, End, Making, Witness};
+use super::witness::{Bytes, End, Making, Units, Witness};
 use crate::journal::VolumeBegun;
 use crate::point::{self, Point};
 use crate::snapshotter::{OpenError, Snapshotter, Snapshotters};
@@ -30,6 +32,8 @@ const TRIES: u32 = 3;
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// How often a plugin is asked how far it is.
 const PROGRESS_PAUSE: Duration = Duration::from_secs(1);
+/// How long the pause becomes at most with a plugin that does not say.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// How long it may take to say so, and a witness to show it.
 const PROGRESS_LIMIT: Duration = Duration::from_secs(10);
 /// After how many errors in a row it is not asked any more.
@@ -341,29 +345,57 @@ impl<'a> Order<'a> {
         let witness = &self.maker.witness;
         self.say(witness.began(making)).await;
         let (mut errors, mut told) = (0, None);
-        while errors < PROGRESS_ERRORS {
+        // One that does not tell how it goes may show it in another way.
+        let (mut is_asked, mut pause) = (true, PROGRESS_PAUSE);
+        loop {
             let asked = async {
-                sleep(PROGRESS_PAUSE).await;
-                timeout(PROGRESS_LIMIT, by.calls.progress(&self.snapshot_id)).await
+                sleep(pause).await;
+                if !is_asked {
+                    return None;
+                }
+                Some(timeout(PROGRESS_LIMIT, by.calls.progress(&self.snapshot_id)).await)
             };
             let Some(asked) = over.run_until_cancelled(asked).await else { return };
             match asked {
-                Ok(Ok(progress)) => {
+                None => pause = (pause * 2).min(LONGEST_PAUSE),
+                Some(Ok(Ok(progress))) => {
                     errors = 0;
-                    let bytes = Bytes::of(&progress);
-                    if let Some(bytes) = bytes.filter(|bytes| told != Some(*bytes)) {
-                        told = Some(bytes);
-                        self.say(witness.progressed(making, bytes)).await;
-                    }
+                    self.tell_progress(making, &progress, &mut told).await;
                 }
-                Ok(Err(error))
+                Some(Ok(Err(error)))
                     if matches!(error.class(), Class::Unimplemented | Class::Permanent) =>
                 {
                     tracing::debug!(item = %self.id, "no progress is told: {error}");
-                    return;
+                    is_asked = false;
                 }
-                Ok(Err(_)) | Err(_) => errors += 1,
+                Some(Ok(Err(_)) | Err(_)) => {
+                    errors += 1;
+                    is_asked = errors < PROGRESS_ERRORS;
+                }
             }
+            self.say(witness.goes_on(making)).await;
+        }
+    }
+
+    /// Lets the witness show how far a plugin is, if that is news.
+    async fn tell_progress(
+        &self,
+        making: &Making,
+        progress: &Progress,
+        told: &mut Option<(i64, i64)>,
+    ) {
+        let witness = &self.maker.witness;
+        let (bytes, units) = (Bytes::of(progress), Units::of(progress));
+        let amount = bytes.map(|bytes| (bytes.done, bytes.total));
+        let amount = amount.or(units.as_ref().map(|units| (units.done, units.total)));
+        if amount.is_none() || amount == *told {
+            return;
+        }
+        *told = amount;
+        if let Some(bytes) = bytes {
+            self.say(witness.progressed(making, bytes)).await;
+        } else if let Some(units) = units {
+            self.say(witness.counted(making, &units)).await;
         }
     }
 

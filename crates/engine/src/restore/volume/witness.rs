@@ -17,6 +17,18 @@ pub trait Witness: Send + Sync {
     /// So far it is. At most once a second.
     async fn progressed(&self, making: &Making, bytes: Bytes) -> Result<(), String>;
 
+    /// So far it is, in units that are no bytes. At most once a second.
+    async fn counted(&self, making: &Making, units: &Units) -> Result<(), String> {
+        let _ = (making, units);
+        Ok(())
+    }
+
+    /// It goes on, whether or not the plugin tells how. At most once a second.
+    async fn goes_on(&self, making: &Making) -> Result<(), String> {
+        let _ = making;
+        Ok(())
+    }
+
     /// It has ended.
     async fn ended(&self, making: &Making, end: &End) -> Result<(), String>;
 }
@@ -53,6 +65,31 @@ impl Bytes {
         let Progress { done, total, .. } = *progress;
         let says_something = progress.state == State::Running && is_in_bytes && done >= 0;
         (says_something && (done, total) != (0, 0)).then_some(Self { done, total: total.max(0) })
+    }
+}
+
+/// How far a plugin is that counts something else than bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Units {
+    /// What it counts, such as `Files`.
+    pub name: String,
+    /// How many are done.
+    pub done: i64,
+    /// How many there are; zero if nobody knows.
+    pub total: i64,
+}
+
+impl Units {
+    /// What progress says in other units than bytes, if it says anything.
+    pub(super) fn of(progress: &Progress) -> Option<Self> {
+        let Progress { done, total, ref units, .. } = *progress;
+        let is_in_bytes = units.is_empty() || units.eq_ignore_ascii_case("bytes");
+        let says_something = progress.state == State::Running && !is_in_bytes && done >= 0;
+        (says_something && (done, total) != (0, 0)).then(|| Self {
+            name: units.clone(),
+            done,
+            total: total.max(0),
+        })
     }
 }
 
@@ -115,6 +152,19 @@ mod tests {
         ] {
             let progress = progress(state, done, total, units);
             assert_eq!(Bytes::of(&progress), expected, "{progress:?}");
+        }
+        let files = |total| Some(Units { name: "Files".to_owned(), done: 3, total });
+        for (state, done, total, units, expected) in [
+            (State::Running, 3, 9, "Files", files(9)),
+            (State::Running, 3, -1, "Files", files(0)),
+            (State::Running, 0, 0, "Files", None),
+            (State::Running, -3, 9, "Files", None),
+            (State::Running, 3, 9, "bytes", None),
+            (State::Running, 3, 9, "", None),
+            (State::Succeeded, 9, 9, "Files", None),
+        ] {
+            let progress = progress(state, done, total, units);
+            assert_eq!(Units::of(&progress), expected, "{progress:?}");
         }
     }
 }

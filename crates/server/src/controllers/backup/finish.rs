@@ -100,6 +100,7 @@ impl Course<'_> {
         let resources = Resources::new(self.context, &self.backup);
         resources.learn(&infos);
         resources.show(operations).await;
+        resources.end(operations).await;
         let shown = resources.all().await?;
         let mut snapshots =
             if is_canceled { self.discard(snapshots, report).await } else { snapshots };

@@ -234,7 +234,16 @@ impl Course<'_> {
         let progress = Arc::new(Progress::default());
         let run = self.engine_run(request, store, recovery, Arc::clone(&progress));
         let items = || Items { done: progress.backed_up(), total: progress.total() };
-        let shown = show_progress(self.context, self.api, &self.backup, "itemsBackedUp", items);
+        let resources = Resources::new(self.context, &self.backup);
+        let shown = async {
+            let counted =
+                show_progress(self.context, self.api, &self.backup, "itemsBackedUp", items);
+            // Snapshots are shown beside the run, from their first moment on.
+            tokio::select! {
+                () = counted => {}
+                () = resources.publish(&progress.snapshots) => {}
+            }
+        };
         until_over(Box::pin(backup::run(run, Timestamp::now())), shown, &self.kit.cancel).await
     }
 
@@ -336,6 +345,7 @@ pub(super) async fn stop_operations(
         tracing::warn!("operations may go on, because the server ends");
     }
     *operations = board.operations();
+    resources.update(operations).await;
 }
 
 /// Whether what lies in the bucket under this name is, or may be, another backup, and so not ours to

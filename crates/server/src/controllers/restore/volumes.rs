@@ -1,7 +1,7 @@
 //! VolumePluginRestores: how plugins make the volumes of a restore, where everybody can see it.
 //!
-//! The server writes one for every volume that a plugin is asked for. Where a plugin has written its
-//! own for the same volume, that one stays, and belongs to the restore from then on.
+//! The server writes one for every volume that a plugin is asked for. Where a plugin writes its own for
+//! the same volume, that one stays, and belongs to the restore from the moment on at which it is seen.
 //!
 //! They only show what goes on: nothing is read back from them, and what cannot be written is told and
 //! holds up nothing. One that somebody else writes to is left to them for good.
@@ -11,21 +11,24 @@ mod tests;
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bowline_api::volume_plugin::{VolumePluginPhase, VolumePluginProgress};
 use bowline_api::volume_plugin_restore::{VolumePluginRestoreSpec, VolumePluginRestoreStatus};
 use bowline_api::{Restore, VolumePluginRestore, label};
-use bowline_engine::restore::volume::{self, Bytes, End, Making};
+use bowline_engine::restore::volume::{self, Bytes, End, Making, Units};
 use bowline_engine::snapshotter::{hashed_object_name, object_name};
 use bowline_plugin::{Name, VolumeId};
 use bowline_store::BackupName;
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::ListParams;
 use kube::{Api, Resource as _, ResourceExt as _};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
+use crate::controllers::adoption::Belonging;
 use crate::patch;
 use crate::server::Context;
 use crate::story::{one_line, shorten};
@@ -36,15 +39,21 @@ const TRIES: u32 = 3;
 const PAGE: u32 = 250;
 const MOST_PAGES: u32 = 40;
 
+/// How long a list of resources that plugins have made serves all volumes.
+const LIST_AGE: Duration = Duration::from_secs(1);
+
 /// Shows how plugins make the volumes of a restore.
 pub(super) struct Witness {
     api: Api<VolumePluginRestore>,
     restore: String,
     uid: String,
-    owner: Option<OwnerReference>,
+    created: Option<Time>,
+    belonging: Belonging,
     backup: String,
     /// By PersistentVolume.
     known: Mutex<HashMap<String, Known>>,
+    /// Resources that belong to no restore yet, and when they were listed.
+    unclaimed: tokio::sync::Mutex<Option<(Instant, Vec<VolumePluginRestore>)>>,
 }
 
 /// What is known of the resource for a volume.
@@ -52,19 +61,28 @@ pub(super) struct Witness {
 enum Known {
     /// It is ours, and was last seen like this.
     Ours(Box<VolumePluginRestore>),
+    /// It is its plugin's, under this name. Only its labels and its owner are ours.
+    Plugins(String),
     /// It is left alone: somebody else writes it, or it is gone, or there is no such kind.
     HandsOff,
 }
 
 impl Witness {
     pub(super) fn new(context: &Context, restore: &Restore, backup: &BackupName) -> Self {
+        let (name, uid) = (restore.name_any(), restore.uid().unwrap_or_default());
+        let labels = vec![
+            (label::RESTORE_NAME.to_owned(), label::value(&name).into_owned()),
+            (label::RESTORE_UID.to_owned(), label::value(&uid).into_owned()),
+        ];
         Self {
             api: context.api(),
-            restore: restore.name_any(),
-            uid: restore.uid().unwrap_or_default(),
-            owner: restore.owner_ref(&()),
+            restore: name,
+            uid,
+            created: restore.creation_timestamp(),
+            belonging: Belonging { labels, owner: restore.owner_ref(&()) },
             backup: backup.as_str().to_owned(),
             known: Mutex::default(),
+            unclaimed: tokio::sync::Mutex::default(),
         }
     }
 
@@ -85,9 +103,9 @@ impl Witness {
             ..VolumePluginRestoreSpec::default()
         };
         let mut resource = VolumePluginRestore::new(name, spec);
-        resource.labels_mut().extend(self.labels());
+        resource.labels_mut().extend(self.belonging.labels.iter().cloned());
         resource.labels_mut().insert(label::MANAGED.to_owned(), "true".to_owned());
-        resource.metadata.owner_references = self.owner.clone().map(|owner| vec![owner]);
+        resource.metadata.owner_references = self.belonging.owner.clone().map(|owner| vec![owner]);
         resource.status = Some(VolumePluginRestoreStatus {
             phase: Some(VolumePluginPhase::InProgress),
             volume_id: making.target.clone(),
@@ -97,19 +115,11 @@ impl Witness {
         resource
     }
 
-    /// What says that a resource is about this restore.
-    fn labels(&self) -> [(String, String); 2] {
-        [
-            (label::RESTORE_NAME.to_owned(), label::value(&self.restore).into_owned()),
-            (label::RESTORE_UID.to_owned(), label::value(&self.uid).into_owned()),
-        ]
-    }
-
     /// Whether a resource is the one that this restore has made for a volume.
     fn is_ours(&self, found: &VolumePluginRestore, making: &Making) -> bool {
         let labels = found.labels();
         labels.contains_key(label::MANAGED)
-            && self.labels().iter().all(|(key, value)| labels.get(key) == Some(value))
+            && self.belonging.labels.iter().all(|(key, value)| labels.get(key) == Some(value))
             && found.spec.snapshot_id == making.snapshot.as_str()
     }
 
@@ -119,6 +129,19 @@ impl Witness {
         let plain = format!("{}-{volume}", self.restore);
         let other = hashed_object_name(&plain, &format!("{}/{volume}", self.uid));
         [object_name(&plain), other]
+    }
+
+    /// Begins to show a volume, maybe for the second time, after its plugin has died.
+    async fn begin(&self, making: &Making) -> kube::Result<()> {
+        let of_before = match self.known().get(&making.persistent_volume) {
+            Some(Known::Plugins(name)) => Some(name.clone()),
+            Some(Known::Ours(_) | Known::HandsOff) | None => None,
+        };
+        if let Some(name) = of_before {
+            let end = End::Failed("the plugin has died, and is asked again".to_owned());
+            self.end_of_plugin(&name, &end).await?;
+        }
+        self.create(making).await
     }
 
     /// Creates the resource for a volume. An earlier process may have done so.
@@ -187,9 +210,19 @@ impl Witness {
     }
 
     async fn end(&self, making: &Making, end: &End) -> kube::Result<()> {
-        if let End::Completed(volume) = end {
+        let plugins = match self.known().get(&making.persistent_volume) {
+            Some(Known::Plugins(name)) => Some(name.clone()),
+            Some(Known::Ours(_) | Known::HandsOff) | None => None,
+        };
+        if let Some(name) = plugins {
+            match self.end_of_plugin(&name, end).await? {
+                Ended::Yes => return Ok(()),
+                // The plugin has deleted it.
+                Ended::Gone => drop(self.known().remove(&making.persistent_volume)),
+            }
+        } else if let End::Completed(volume) = end {
             match self.of_plugin(making, volume).await {
-                Ok(Some(own)) => return self.leave_to(making, &own).await,
+                Ok(Some(own)) => return self.leave_to(making, own).await,
                 Ok(None) => {}
                 // Then there may be two.
                 Err(error) => tracing::debug!("cannot look for it: {}", one_line(&error)),
@@ -199,11 +232,7 @@ impl Witness {
         if !is_known {
             self.create(making).await?;
         }
-        let (phase, message) = match end {
-            End::Completed(_) => (VolumePluginPhase::Completed, None),
-            End::Failed(reason) => (VolumePluginPhase::Failed, Some(shorten(reason.clone()))),
-            End::Canceled(reason) => (VolumePluginPhase::Canceled, Some(shorten(reason.clone()))),
-        };
+        let (phase, message) = phase_of(end);
         let mut status = ended(&phase, message.as_deref());
         status["volumeID"] = making.target.as_str().into();
         if let (End::Completed(_), Some(total)) = (end, self.total(making)) {
@@ -216,6 +245,49 @@ impl Witness {
         self.change(making, status).await
     }
 
+    /// Sees to it that a plugin's resource does not say for ever that it goes on: a plugin that has died does not
+    /// write its end. What the plugin has said of the end itself stays.
+    async fn end_of_plugin(&self, name: &str, end: &End) -> kube::Result<Ended> {
+        let Some(found) = self.api.get_opt(name).await? else { return Ok(Ended::Gone) };
+        let said = found.status.as_ref().and_then(|status| status.phase.as_ref());
+        // After a success the plugin is there, and says so in its own words.
+        let has_said = said.is_some_and(VolumePluginPhase::is_terminal);
+        if !has_said && !matches!(end, End::Completed(_)) {
+            let (phase, message) = phase_of(end);
+            let status = ended(&phase, message.as_deref());
+            patch::patch_status_of(&self.api, &found, status).await?;
+        }
+        Ok(Ended::Yes)
+    }
+
+    /// Looks whether a plugin writes a resource of its own for a volume that it is making.
+    async fn look_for_plugins(&self, making: &Making) -> kube::Result<()> {
+        if !matches!(self.known().get(&making.persistent_volume), Some(Known::Ours(_))) {
+            return Ok(());
+        }
+        let mut unclaimed = self.unclaimed.lock().await;
+        if unclaimed.as_ref().is_none_or(|(listed, _)| listed.elapsed() >= LIST_AGE) {
+            let selector = format!("!{},!{}", label::MANAGED, label::RESTORE_UID);
+            // From the API server's memory: what it misses now is there the next time.
+            let params = ListParams::default().labels(&selector).match_any();
+            let found = match self.api.list(&params).await {
+                Ok(found) => found.items,
+                Err(error) if patch::is_missing(&error) => Vec::new(),
+                Err(error) => return Err(error),
+            };
+            *unclaimed = Some((Instant::now(), found));
+        }
+        let Some((_, found)) = unclaimed.as_mut() else { return Ok(()) };
+        let is_it = |found: &VolumePluginRestore| {
+            is_of_making(found, &self.backup, making, self.created.as_ref())
+        };
+        let Some(place) = found.iter().position(is_it) else { return Ok(()) };
+        // It is of this volume, so of no other.
+        let own = found.swap_remove(place);
+        drop(unclaimed);
+        self.leave_to(making, own).await
+    }
+
     /// How many bytes there were to move, if that was told.
     fn total(&self, making: &Making) -> Option<i64> {
         match self.known().get(&making.persistent_volume) {
@@ -223,7 +295,7 @@ impl Witness {
                 let total = current.status.as_ref()?.progress.total_bytes;
                 Some(total).filter(|total| *total > 0)
             }
-            _ => None,
+            Some(Known::Plugins(_) | Known::HandsOff) | None => None,
         }
     }
 
@@ -239,8 +311,9 @@ impl Witness {
     }
 
     /// Leaves it to a plugin to show how a volume was made.
-    async fn leave_to(&self, making: &Making, own: &VolumePluginRestore) -> kube::Result<()> {
-        self.know(making, Known::HandsOff);
+    async fn leave_to(&self, making: &Making, own: VolumePluginRestore) -> kube::Result<()> {
+        self.know(making, Known::Plugins(own.name_any()));
+        self.belonging.adopt(&self.api, own).await?;
         // By name, since an answer to its creation may have been lost.
         for name in self.names(making) {
             let found = self.api.get_opt(&name).await?;
@@ -248,23 +321,21 @@ impl Witness {
                 patch::remove(&self.api, &ours).await?;
             }
         }
-        let mut owners = own.owner_references().to_vec();
-        if let Some(owner) = &self.owner
-            && !owners.iter().any(|other| other.uid == owner.uid)
-        {
-            owners.push(owner.clone());
-        }
-        let labels = HashMap::from(self.labels());
-        let change = json!({"metadata": {"labels": labels, "ownerReferences": owners}});
-        let version = own.resource_version();
-        patch::patch(&self.api, &own.name_any(), version.as_deref(), change).await.map(drop)
+        Ok(())
     }
+}
+
+/// Whether a plugin's resource has its last word.
+enum Ended {
+    Yes,
+    /// It is not there.
+    Gone,
 }
 
 #[async_trait]
 impl volume::Witness for Witness {
     async fn began(&self, making: &Making) -> Result<(), String> {
-        self.create(making).await.map_err(|error| one_line(&error))
+        self.begin(making).await.map_err(|error| one_line(&error))
     }
 
     async fn progressed(&self, making: &Making, bytes: Bytes) -> Result<(), String> {
@@ -275,6 +346,21 @@ impl volume::Witness for Witness {
         };
         let changed = self.change(making, json!({ "progress": progress })).await;
         changed.map_err(|error| one_line(&error))
+    }
+
+    async fn counted(&self, making: &Making, units: &Units) -> Result<(), String> {
+        let progress = VolumePluginProgress {
+            units: units.name.clone(),
+            units_done: units.done,
+            total_units: units.total,
+            ..VolumePluginProgress::default()
+        };
+        let changed = self.change(making, json!({ "progress": progress })).await;
+        changed.map_err(|error| one_line(&error))
+    }
+
+    async fn goes_on(&self, making: &Making) -> Result<(), String> {
+        self.look_for_plugins(making).await.map_err(|error| one_line(&error))
     }
 
     async fn ended(&self, making: &Making, end: &End) -> Result<(), String> {
@@ -317,6 +403,15 @@ async fn close_open(context: &Context, restore: &Restore) -> kube::Result<()> {
     Ok(())
 }
 
+/// The phase at the end, and its reason.
+fn phase_of(end: &End) -> (VolumePluginPhase, Option<String>) {
+    match end {
+        End::Completed(_) => (VolumePluginPhase::Completed, None),
+        End::Failed(reason) => (VolumePluginPhase::Failed, Some(shorten(reason.clone()))),
+        End::Canceled(reason) => (VolumePluginPhase::Canceled, Some(shorten(reason.clone()))),
+    }
+}
+
 /// The status of something that has ended.
 fn ended(phase: &VolumePluginPhase, message: Option<&str>) -> Value {
     json!({
@@ -355,6 +450,24 @@ fn is_about(found: &VolumePluginRestore, backup: &str, making: &Making, volume: 
         && of == backup
         && Name::of_provider(plugin).is_ok_and(|plugin| plugin.as_str() == making.plugin)
         && [volume.as_str(), &making.target].contains(&told)
+}
+
+/// Whether a resource that a plugin has written is about a volume that is being made, whose name only the plugin
+/// knows: it is of the same snapshot, and not older than the restore.
+fn is_of_making(
+    found: &VolumePluginRestore,
+    backup: &str,
+    making: &Making,
+    restore_created: Option<&Time>,
+) -> bool {
+    let VolumePluginRestoreSpec { snapshot_id, backup: of, plugin, .. } = &found.spec;
+    let made = found.creation_timestamp();
+    let is_new = made.zip(restore_created).is_none_or(|(made, since)| made.0 >= since.0);
+    let is_of_plugin =
+        Name::of_provider(plugin).is_ok_and(|plugin| plugin.as_str() == making.plugin);
+    // One without a status is not about work that goes on.
+    let has_begun = found.status.is_some();
+    is_new && has_begun && is_of_plugin && snapshot_id == making.snapshot.as_str() && of == backup
 }
 
 /// Whether somebody else has written to the status of a resource.

@@ -65,3 +65,26 @@ fn only_who_else_writes_the_status_takes_it_over() {
         assert_eq!(is_written_by_others(&found), expected, "{manager}");
     }
 }
+
+#[test]
+fn a_resource_of_a_volume_that_is_being_made_is_not_older_than_its_restore() {
+    let own = |made: &str, spec: serde_json::Value| -> VolumePluginRestore {
+        serde_json::from_value(json!({
+            "apiVersion": "velero.io/v1", "kind": "VolumePluginRestore",
+            "metadata": {"name": "x", "creationTimestamp": made}, "spec": spec,
+            "status": {"phase": "InProgress", "volumeID": "", "progress": {}},
+        }))
+        .unwrap()
+    };
+    let spec = |snapshot: &str, backup: &str, plugin: &str| json!({"snapshotID": snapshot, "backup": backup, "plugin": plugin});
+    let since = Time("2026-01-02T03:04:05Z".parse().unwrap());
+    let is_it = |found| is_of_making(&found, "b", &making(), Some(&since));
+    let (new, old) = ("2026-01-02T03:04:05Z", "2026-01-02T03:04:04Z");
+    assert!(is_it(own(new, spec("snap-1", "b", "disk"))), "whatever it says of its volume");
+    assert!(!is_it(own(old, spec("snap-1", "b", "disk"))), "it is of an earlier restore");
+    let bare = VolumePluginRestore { status: None, ..own(new, spec("snap-1", "b", "disk")) };
+    assert!(!is_it(bare), "it does not say that it goes on");
+    assert!(!is_it(own(new, spec("snap-2", "b", "disk"))));
+    assert!(!is_it(own(new, spec("snap-1", "c", "disk"))));
+    assert!(!is_it(own(new, spec("snap-1", "b", "other"))));
+}

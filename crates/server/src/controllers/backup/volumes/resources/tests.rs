@@ -1,4 +1,5 @@
-use bowline_plugin::OperationId;
+use bowline_engine::operation::Kind;
+use bowline_plugin::{OperationId, Progress};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry};
 
 use super::*;
@@ -63,8 +64,16 @@ fn bytes_are_those_of_the_upload_and_never_nonsense() {
     }
     let mut files = operation(Kind::SnapshotCreation, State::InProgress, 3, 9);
     "Files".clone_into(&mut files.progress.units);
-    let status = status(&VolumePluginBackupStatus::default(), &[&files], at(9));
-    assert_eq!((status.progress.bytes_done, status.progress.total_bytes), (0, 0));
+    let before = VolumePluginBackupStatus::default();
+    let shown = status(&before, &[&files], at(9)).progress;
+    assert_eq!((shown.bytes_done, shown.total_bytes), (0, 0));
+    assert_eq!((shown.units.as_str(), shown.units_done, shown.total_units), ("Files", 3, 9));
+    let ended = Operation { state: State::Completed, ..files.clone() };
+    assert_eq!(status(&before, &[&ended], at(9)).progress.units_done, 9);
+    // An upload that counts bytes takes over.
+    let upload = operation(Kind::SnapshotUpload, State::InProgress, 1, 4);
+    let shown = status(&before, &[&ended, &upload], at(9)).progress;
+    assert_eq!((shown.bytes_done, shown.total_bytes, shown.units.as_str()), (1, 4, ""));
 }
 
 #[test]
@@ -93,23 +102,6 @@ fn theirs(phase: &str, written: Timestamp) -> VolumePluginBackup {
         ..VolumePluginBackupStatus::default()
     };
     VolumePluginBackup { metadata, status: Some(status), ..VolumePluginBackup::default() }
-}
-
-#[test]
-fn a_plugins_own_resource_is_an_opinion_until_it_falls_silent() {
-    let told = |phase: &str, second| {
-        observed(&theirs(phase, at(0)), at(second)).map(|progress| progress.state)
-    };
-    assert_eq!(told("InProgress", 10), Some(Told::Running));
-    assert_eq!(told("Uploading", 10), Some(Told::Running));
-    assert_eq!(told("InProgress", 600), None);
-    for second in [10, 6000] {
-        assert_eq!(told("completed", second), Some(Told::Succeeded));
-        assert_eq!(told("FAILED", second), Some(Told::Failed("why".to_owned())));
-        assert_eq!(told("Canceled", second), Some(Told::Failed("canceled why".to_owned())));
-    }
-    let progress = observed(&theirs("InProgress", at(0)), at(1)).unwrap();
-    assert_eq!((progress.done, progress.total, progress.units.as_str()), (4, 9, "Bytes"));
 }
 
 #[test]

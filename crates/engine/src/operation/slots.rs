@@ -1,0 +1,183 @@
+//! How many uploads run at a time, over all runs of a server.
+//!
+//! One limit for all would let a location whose storage hangs hold every slot for hours, and the uploads of
+//! healthy locations would time out unbegun. So a location that uploads nothing may always begin one upload,
+//! whatever the others hold. See `docs/decisions/045`.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+/// The slots for uploads.
+#[derive(Debug)]
+pub struct UploadSlots {
+    limit: usize,
+    queue: Mutex<Queue>,
+    changed: Notify,
+}
+
+impl UploadSlots {
+    /// So many for all locations together, but at least one for each.
+    pub fn new(limit: usize) -> Self {
+        Self { limit: limit.max(1), queue: Mutex::default(), changed: Notify::new() }
+    }
+
+    /// Waits for a slot, which is free again when what this returns is dropped.
+    pub(super) async fn acquire<'a>(&'a self, location: &'a str) -> UploadSlot<'a> {
+        let place = Place { slots: self, number: self.lock().enqueue(location) };
+        loop {
+            // Before the look, so that what is freed in between is not missed.
+            let changed = self.changed.notified();
+            if self.lock().start(place.number, self.limit) {
+                drop(place);
+                return UploadSlot { slots: self, location };
+            }
+            changed.await;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A slot that an upload of a location holds.
+#[derive(Debug)]
+pub(super) struct UploadSlot<'a> {
+    slots: &'a UploadSlots,
+    location: &'a str,
+}
+
+impl Drop for UploadSlot<'_> {
+    fn drop(&mut self) {
+        self.slots.lock().end(self.location);
+        self.slots.changed.notify_waiters();
+    }
+}
+
+/// A place in the queue, given up when it is not needed any more.
+struct Place<'a> {
+    slots: &'a UploadSlots,
+    number: u64,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.slots.lock().leave(self.number);
+        // Whoever came behind may be next.
+        self.slots.changed.notify_waiters();
+    }
+}
+
+/// Who runs and who waits. Pure.
+#[derive(Debug, Default)]
+struct Queue {
+    /// Uploads that run, by location.
+    running: BTreeMap<String, usize>,
+    /// Uploads that wait, in the order in which they came.
+    waiting: VecDeque<(u64, String)>,
+    next_number: u64,
+}
+
+impl Queue {
+    fn enqueue(&mut self, location: &str) -> u64 {
+        let number = self.next_number;
+        self.next_number += 1;
+        self.waiting.push_back((number, location.to_owned()));
+        number
+    }
+
+    fn leave(&mut self, number: u64) {
+        self.waiting.retain(|(waiting, _)| *waiting != number);
+    }
+
+    /// The first that waits and may begin: there is room for all, or its location uploads nothing.
+    fn next(&self, limit: usize) -> Option<u64> {
+        let has_room = self.running.values().sum::<usize>() < limit;
+        let may_begin = |(_, location): &&(u64, String)| {
+            has_room || !self.running.contains_key(location.as_str())
+        };
+        self.waiting.iter().find(may_begin).map(|(number, _)| *number)
+    }
+
+    /// Lets an upload begin if it is next.
+    fn start(&mut self, number: u64, limit: usize) -> bool {
+        if self.next(limit) != Some(number) {
+            return false;
+        }
+        let location = self.waiting.iter().find(|(waiting, _)| *waiting == number);
+        if let Some((_, location)) = location {
+            *self.running.entry(location.clone()).or_default() += 1;
+        }
+        self.leave(number);
+        true
+    }
+
+    fn end(&mut self, location: &str) {
+        if let Some(count) = self.running.get_mut(location) {
+            *count -= 1;
+            if *count == 0 {
+                self.running.remove(location);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lets uploads come in an order and begin as far as they may; returns which have begun.
+    fn begun(queue: &mut Queue, limit: usize, locations: &[&str]) -> Vec<u64> {
+        for location in locations {
+            queue.enqueue(location);
+        }
+        let mut begun = Vec::new();
+        while let Some(number) = queue.next(limit) {
+            assert!(queue.start(number, limit));
+            begun.push(number);
+        }
+        begun
+    }
+
+    #[test]
+    fn a_location_that_hangs_holds_back_no_upload_of_another() {
+        let mut queue = Queue::default();
+        let stuck = begun(&mut queue, 2, &["stuck"; 5]);
+        assert_eq!(stuck, [0, 1], "no more than the limit of one location");
+        assert_eq!(begun(&mut queue, 2, &["good", "good", "other"]), [5, 7], "one of each other");
+        queue.end("good");
+        assert_eq!(begun(&mut queue, 2, &[]), [6], "and then the next of it");
+        queue.end("stuck");
+        assert_eq!(begun(&mut queue, 2, &[]), Vec::<u64>::new(), "three still run");
+        queue.end("other");
+        queue.end("good");
+        assert_eq!(begun(&mut queue, 2, &[]), [2], "in the order in which they came");
+    }
+
+    #[test]
+    fn a_slot_is_for_whoever_came_first_and_still_wants_it() {
+        let mut queue = Queue::default();
+        assert_eq!(begun(&mut queue, 1, &["a", "a", "a"]), [0]);
+        assert!(!queue.start(1, 1), "there is none");
+        queue.leave(1);
+        queue.end("a");
+        assert!(queue.start(2, 1));
+        assert!(!queue.start(2, 1), "it does not wait any more");
+    }
+
+    #[tokio::test]
+    async fn a_slot_is_free_again_when_its_upload_is_dropped() {
+        let slots = UploadSlots::new(0);
+        let first = slots.acquire("a").await;
+        let waiting = slots.acquire("a");
+        tokio::pin!(waiting);
+        assert!(futures::poll!(waiting.as_mut()).is_pending());
+        let _other = slots.acquire("b").await;
+        drop(first);
+        let _second = waiting.await;
+        assert!(futures::poll!(std::pin::pin!(slots.acquire("a"))).is_pending());
+        assert!(slots.lock().waiting.is_empty(), "whoever gives up does not wait any more");
+    }
+}

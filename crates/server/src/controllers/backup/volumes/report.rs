@@ -1,0 +1,168 @@
+//! What a VolumePluginBackup says that a plugin writes itself, and what that means for the snapshot.
+//!
+//! Pure. A resource that cannot be read, is gone or silent is no verdict on a snapshot: it is asked for again until
+//! the deadline of the operation decides, with what was last known as the reason.
+
+use std::time::Duration;
+
+use bowline_api::VolumePluginBackup;
+use bowline_api::volume_plugin::{VolumePluginOutcome, VolumePluginPhase, VolumePluginProgress};
+use bowline_engine::operation::{Kind, Operation, State};
+use bowline_plugin::{Class, Progress, Result, State as Told};
+use jiff::Timestamp;
+use kube::ResourceExt as _;
+
+/// After how long without a change a resource is called silent.
+pub(super) const SILENCE: Duration = Duration::from_mins(10);
+
+/// What is known of a plugin's own resource for a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum PluginReport {
+    /// There is none.
+    Absent,
+    /// There is one, or may be, and it cannot be seen now, for this reason.
+    Unheard(String),
+    /// It says this.
+    Told(Progress),
+}
+
+/// How an operation goes, given what its plugin answers and what its resource says.
+///
+/// An answer counts more than a resource, which may speak of creation and upload as one. But a plugin that has no
+/// answer, since it writes a resource instead, says nothing with that.
+pub(super) fn combine(
+    operation: &Operation,
+    answer: Result<Progress>,
+    report: PluginReport,
+) -> Result<Progress> {
+    let error = match answer {
+        Ok(progress) => return Ok(progress),
+        Err(error) => error,
+    };
+    let is_unheard = match error.class() {
+        Class::Unimplemented => true,
+        // It may be down while its resource is written by another process of its.
+        Class::Transient => matches!(report, PluginReport::Told(_)),
+        Class::Permanent | Class::Unclear => false,
+    };
+    match report {
+        // An upload ends when its call returns, whatever a resource says.
+        PluginReport::Told(told) if is_unheard && operation.kind == Kind::SnapshotUpload => {
+            Ok(Progress { state: Told::Running, ..told })
+        }
+        PluginReport::Told(told) if is_unheard => Ok(told),
+        PluginReport::Unheard(reason) if is_unheard && operation.kind == Kind::SnapshotCreation => {
+            let description = reason;
+            Ok(Progress { state: Told::Running, description, ..operation.progress.clone() })
+        }
+        PluginReport::Told(_) | PluginReport::Unheard(_) | PluginReport::Absent => Err(error),
+    }
+}
+
+/// What a plugin's own resource says.
+pub(super) fn observed(resource: &VolumePluginBackup, now: Timestamp) -> Progress {
+    let status = resource.status.clone().unwrap_or_default();
+    let phase = status.phase.unwrap_or(VolumePluginPhase::New);
+    let state = match phase.outcome() {
+        Some(VolumePluginOutcome::Completed) => Told::Succeeded,
+        Some(VolumePluginOutcome::Failed) => Told::Failed(status.message.clone()),
+        Some(VolumePluginOutcome::Canceled) => Told::Failed(format!("canceled {}", status.message)),
+        None => Told::Running,
+    };
+    let created = resource.creation_timestamp().map(|time| time.0);
+    let updated = last_written(resource).or(created);
+    let mut description = status.message;
+    if state == Told::Running {
+        let mut remarks = Vec::new();
+        if let VolumePluginPhase::Other(word) = &phase
+            && !word.is_empty()
+        {
+            remarks.push(format!("phase {word}"));
+        }
+        if !description.is_empty() {
+            remarks.push(description);
+        }
+        if is_silent(resource, now) {
+            let since = updated.map(|time| format!(" since {time}")).unwrap_or_default();
+            remarks.push(format!("the VolumePluginBackup is unchanged{since}"));
+        }
+        description = remarks.join("; ");
+    }
+    let VolumePluginProgress { total_bytes, bytes_done, units, total_units, units_done, .. } =
+        status.progress;
+    let (done, total, units) = match (bytes_done, total_bytes, units) {
+        (0, 0, units) if !units.is_empty() => (units_done, total_units, units),
+        _ => (bytes_done, total_bytes, "Bytes".to_owned()),
+    };
+    Progress {
+        state,
+        done: done.max(0),
+        total: total.max(0),
+        units,
+        description,
+        // That there is a resource says that it was begun.
+        started: status.start_timestamp.map(|time| time.0).or(created),
+        updated,
+    }
+}
+
+/// Whether nobody has written a resource for long though it has not ended.
+pub(super) fn is_silent(resource: &VolumePluginBackup, now: Timestamp) -> bool {
+    let phase = resource.status.as_ref().and_then(|status| status.phase.as_ref());
+    let has_ended = phase.is_some_and(VolumePluginPhase::is_terminal);
+    let created = resource.creation_timestamp().map(|time| time.0);
+    let written = last_written(resource).or(created);
+    !has_ended
+        && written.is_none_or(|written| now.duration_since(written).unsigned_abs() >= SILENCE)
+}
+
+/// When its status was last written, by anybody.
+fn last_written(resource: &VolumePluginBackup) -> Option<Timestamp> {
+    let entries = resource.managed_fields().iter();
+    let of_status = entries.filter(|entry| {
+        entry.fields_v1.as_ref().is_some_and(|set| set.0.get("f:status").is_some())
+    });
+    of_status.filter_map(|entry| entry.time.as_ref()).map(|time| time.0).max()
+}
+
+/// What is to become of a resource when all operations of its backup have ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum LastWord {
+    /// It stays as it is.
+    Keep,
+    /// It is ours, and about a snapshot that the backup does not have.
+    Remove,
+    /// It says that it goes on, and nothing does any more.
+    End(VolumePluginPhase, String),
+}
+
+/// What is to become of a resource when the operations on its snapshot have ended. There are none of a snapshot that
+/// the backup does not have.
+pub(super) fn last_word(
+    resource: &VolumePluginBackup,
+    is_ours: bool,
+    of: &[&Operation],
+) -> LastWord {
+    let phase = resource.status.as_ref().and_then(|status| status.phase.as_ref());
+    if phase.is_some_and(VolumePluginPhase::is_terminal) {
+        return LastWord::Keep;
+    }
+    let failure = of.iter().find_map(|operation| match &operation.state {
+        State::Failed(reason) => Some((reason, operation.state.is_canceled())),
+        State::New | State::InProgress | State::Completed => None,
+    });
+    match failure {
+        None if of.is_empty() && is_ours => LastWord::Remove,
+        None if of.is_empty() => LastWord::End(
+            VolumePluginPhase::Failed,
+            "the backup has no such snapshot: its plugin could not take it".to_owned(),
+        ),
+        // The plugin may have another word for the end, or be about to write it.
+        None => LastWord::Keep,
+        Some((reason, true)) => LastWord::End(VolumePluginPhase::Canceled, reason.clone()),
+        Some((reason, false)) => LastWord::End(VolumePluginPhase::Failed, reason.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests;
