@@ -4,6 +4,10 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bowline_plugin_wire::Connection;
+
+use crate::environment::InheritedEnvironment;
+
 /// How plugins are found, started and called.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -11,13 +15,18 @@ pub struct Options {
     pub plugin_dir: PathBuf,
     /// What every plugin gets as arguments: those of the server, word for word, as in Velero.
     pub arguments: Vec<OsString>,
-    /// Variables that plugins get beside our own environment.
+    /// Which variables of our own environment plugins get.
+    pub inherited_environment: InheritedEnvironment,
+    /// Variables that plugins get beside those.
     pub environment: Vec<(OsString, OsString)>,
     /// Whether plugins are told which kinds we know beyond those of Velero. If not, they must list
     /// what Velero would accept.
     pub announces_own_kinds: bool,
     /// How many calls one plugin process answers at a time.
     pub concurrency: usize,
+    /// How large a message to or from a plugin may be, in bytes. With [`concurrency`](Self::concurrency) it bounds the
+    /// memory that a plugin can make us use.
+    pub message_limit: usize,
     /// How long things may take.
     pub limits: Limits,
 }
@@ -52,9 +61,11 @@ impl Default for Options {
         Self {
             plugin_dir: PathBuf::from("/plugins"),
             arguments: Vec::new(),
+            inherited_environment: InheritedEnvironment::default(),
             environment: Vec::new(),
             announces_own_kinds: true,
             concurrency: 32,
+            message_limit: Connection::MESSAGE_LIMIT,
             limits: Limits::default(),
         }
     }

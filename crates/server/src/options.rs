@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bowline_api::snapshot_type::SnapshotType;
 use bowline_engine::restore::order::Priorities;
+use bowline_plugin_host::InheritedEnvironment;
 
 use crate::{lease, log, metrics};
 
@@ -23,6 +24,10 @@ pub struct Options {
     pub plugin_dir: PathBuf,
     /// What every plugin gets as arguments: those of the server, word for word.
     pub plugin_arguments: Vec<OsString>,
+    /// Which variables of the server's environment plugins get.
+    pub plugin_environment: InheritedEnvironment,
+    /// How large a message to or from a plugin may be, in bytes.
+    pub plugin_message_limit: usize,
     /// How long one call of an item action may take; without it `Execute` 10 minutes, `AppliesTo` one.
     pub plugin_call_timeout: Option<Duration>,
     /// What `filesystem` locations lie below; without it there are none.
@@ -93,6 +98,8 @@ impl Default for Options {
             namespace: bowline_api::DEFAULT_NAMESPACE.to_owned(),
             plugin_dir: PathBuf::from("/plugins"),
             plugin_arguments: Vec::new(),
+            plugin_environment: InheritedEnvironment::default(),
+            plugin_message_limit: bowline_plugin_host::Options::default().message_limit,
             plugin_call_timeout: None,
             filesystem_root: None,
             download_address: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),

@@ -274,6 +274,8 @@ impl Server {
         let host = bowline_plugin_host::Options {
             plugin_dir: options.plugin_dir.clone(),
             arguments: options.plugin_arguments.clone(),
+            inherited_environment: options.plugin_environment.clone(),
+            message_limit: options.plugin_message_limit,
             limits: plugin_limits(options.plugin_call_timeout),
             ..bowline_plugin_host::Options::default()
         };
