@@ -22,7 +22,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::args::{ClusterArgs, InstallationArgs};
-use crate::commands::server;
+use crate::commands::{recovery, server};
 use crate::exit::Exit;
 use crate::flags::{self, Pairs};
 use crate::installation::Installation;
@@ -31,6 +31,7 @@ use crate::{client_config, output, trust};
 pub(crate) use definitions::apply;
 use objects::{Location, Wish};
 pub(crate) use objects::{MANAGED_BY, NAME, cluster_name};
+pub(crate) use server_pod::SECRET as CREDENTIALS_SECRET;
 use server_pod::{Resources, ServerPod};
 use velero_flags::{OfInstall, ServerFlags};
 
@@ -241,6 +242,11 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
             }
             for word in advice(wish) {
                 output::say(word);
+            }
+            if !args.dry_run
+                && let Some(reminder) = recovery::reminder(&installation).await
+            {
+                output::say(reminder);
             }
         }
     }
