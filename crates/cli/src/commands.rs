@@ -11,6 +11,7 @@ mod install;
 mod man;
 mod migrate;
 mod plugin;
+mod recovery;
 mod repo;
 mod restore;
 mod schedule;
@@ -31,6 +32,7 @@ pub(crate) enum Command {
     Restore(restore::Args),
     Schedule(schedule::Args),
     Repo(repo::Args),
+    Recovery(recovery::Args),
     Get(verbs::GetArgs),
     Create(verbs::CreateArgs),
     Describe(verbs::DescribeArgs),
@@ -59,6 +61,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Restore(command) => restore::run(command).await,
         Command::Schedule(command) => schedule::run(command).await,
         Command::Repo(command) => repo::run(command).await,
+        Command::Recovery(command) => recovery::run(command).await,
         // Boxed, since it is the same function again, once.
         Command::Get(command) => Box::pin(run(command.into())).await,
         Command::Create(command) => Box::pin(run(command.into())).await,

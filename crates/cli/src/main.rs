@@ -5,6 +5,7 @@
 //!
 //! Exit codes are a contract: see [`exit::Exit`].
 
+mod age;
 mod args;
 mod cancel;
 mod client_config;

@@ -18,6 +18,7 @@
 
 pub mod check;
 mod discover;
+mod environment;
 mod handle;
 mod host;
 pub mod inspect;
@@ -30,6 +31,7 @@ mod slot;
 mod spawn;
 mod warm_up;
 
+pub use environment::InheritedEnvironment;
 pub use host::{Host, Named, Run};
 pub use options::{Limits, Options};
 pub use registry::{Family, Listed, Plugin, Problem, Registry};

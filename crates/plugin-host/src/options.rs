@@ -4,6 +4,9 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use bowline_plugin_wire::Connection;
+
+use crate::environment::InheritedEnvironment;
 use crate::registry::Plugin;
 
 /// How plugins are found, started and called.
@@ -13,7 +16,9 @@ pub struct Options {
     pub plugin_dir: PathBuf,
     /// What every plugin gets as arguments: those of the server, word for word, as in Velero.
     pub arguments: Vec<OsString>,
-    /// Variables that plugins get beside our own environment.
+    /// Which variables of our own environment plugins get.
+    pub inherited_environment: InheritedEnvironment,
+    /// Variables that plugins get beside those.
     pub environment: Vec<(OsString, OsString)>,
     /// Whether plugins are told which kinds we know beyond those of Velero. If not, they must list
     /// what Velero would accept.
@@ -24,6 +29,9 @@ pub struct Options {
     /// names of their binaries; `*` means all. All actions of a binary share a process, so that naming
     /// one of them is enough. Questions about operations under way are not held up.
     pub serial: Vec<String>,
+    /// How large a message to or from a plugin may be, in bytes. With [`concurrency`](Self::concurrency) it bounds the
+    /// memory that a plugin can make us use.
+    pub message_limit: usize,
     /// How long things may take.
     pub limits: Limits,
 }
@@ -69,10 +77,12 @@ impl Default for Options {
         Self {
             plugin_dir: PathBuf::from("/plugins"),
             arguments: Vec::new(),
+            inherited_environment: InheritedEnvironment::default(),
             environment: Vec::new(),
             announces_own_kinds: true,
             concurrency: 32,
             serial: Vec::new(),
+            message_limit: Connection::MESSAGE_LIMIT,
             limits: Limits::default(),
         }
     }

@@ -123,7 +123,7 @@ impl Process {
             let lines = log_lines(stderr, name_of(command), words.clone());
             drains.spawn(lines.in_current_span());
         }
-        let met = tokio::time::timeout(limit, meet(&mut child, &words, &mut drains)).await;
+        let met = tokio::time::timeout(limit, meet(&mut child, &words, &mut drains, options)).await;
         let silent = |_| StartError::Silent { waited: limit, words: words.quote() };
         let (socket, connection) = match met.map_err(silent).flatten() {
             Ok(met) => met,
@@ -203,6 +203,7 @@ fn name_of(command: &Path) -> String {
 
 fn prepare(command: &Path, options: &Options) -> Command {
     let mut prepared = Command::new(command);
+    prepared.env_clear().envs(options.inherited_environment.filter(std::env::vars_os()));
     for name in handshake::NOT_IN_ENVIRONMENT {
         prepared.env_remove(name);
     }
@@ -227,9 +228,11 @@ async fn meet(
     child: &mut Child,
     words: &LastWords,
     drains: &mut JoinSet<()>,
+    options: &Options,
 ) -> Result<(RemovedWhenDropped, Connection), StartError> {
     let socket = shake_hands(child, words, drains).await?;
     let connection = Connection::unix(&socket.0).await.map_err(StartError::Connect)?;
+    let connection = connection.with_message_limit(options.message_limit);
     // Go answers this call only with the first data, so it is never waited for.
     let stdio = client::stdio(&connection);
     drains.spawn(stdio.for_each(|_| std::future::ready(())));

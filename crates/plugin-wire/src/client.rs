@@ -34,10 +34,6 @@ pub use volume_snapshotter::{VolumeSnapshotterV1, VolumeSnapshotterV2};
 
 use crate::{convert, proto};
 
-/// The largest message in either direction. Objects come in pieces; items do not, but the API server
-/// takes none that is a tenth as large.
-const MESSAGE_MAX: usize = 64 << 20;
-
 /// Declares the adapter of a service.
 macro_rules! adapter {
     ($(#[$doc:meta])* $name:ident, $($stub:ident)::+) => {
@@ -56,8 +52,8 @@ macro_rules! adapter {
 
             fn stub(&self) -> $($stub)::+<tonic::transport::Channel> {
                 $($stub)::+::new(self.connection.channel())
-                    .max_decoding_message_size($crate::client::MESSAGE_MAX)
-                    .max_encoding_message_size($crate::client::MESSAGE_MAX)
+                    .max_decoding_message_size(self.connection.message_limit())
+                    .max_encoding_message_size(self.connection.message_limit())
             }
 
             /// For the first field of each request.

@@ -34,9 +34,14 @@ pub(crate) struct Lost {
 #[derive(Clone, Debug)]
 pub struct Connection {
     channel: Channel,
+    message_limit: usize,
 }
 
 impl Connection {
+    /// The largest message in either direction, in bytes, unless another limit is set. Objects of a bucket come in
+    /// pieces; items do not, but the API server takes none that is half as large.
+    pub const MESSAGE_LIMIT: usize = 8 << 20;
+
     /// Connects to the unix socket that a plugin named in its handshake.
     pub async fn unix(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
@@ -52,7 +57,18 @@ impl Connection {
             .connect_with_connector(once)
             .await
             .map_err(|error| cannot(&error))?;
-        Ok(Self { channel })
+        Ok(Self { channel, message_limit: Self::MESSAGE_LIMIT })
+    }
+
+    /// The same connection with another limit for messages, in bytes.
+    #[must_use]
+    pub fn with_message_limit(self, message_limit: usize) -> Self {
+        Self { message_limit, ..self }
+    }
+
+    /// The largest message in either direction.
+    pub(crate) fn message_limit(&self) -> usize {
+        self.message_limit
     }
 
     /// For the stubs.

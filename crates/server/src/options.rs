@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bowline_api::snapshot_type::SnapshotType;
 use bowline_engine::restore::order::Priorities;
+use bowline_plugin_host::InheritedEnvironment;
 
 use crate::{lease, log, metrics};
 
@@ -23,10 +24,14 @@ pub struct Options {
     pub plugin_dir: PathBuf,
     /// What every plugin gets as arguments: those of the server, word for word.
     pub plugin_arguments: Vec<OsString>,
-    /// Variables that every plugin gets beside the environment of the server.
+    /// Variables that every plugin gets beside what it inherits.
     pub plugin_environment: Vec<(OsString, OsString)>,
     /// The plugins that get one call at a time; see [`bowline_plugin_host::Options::serial`].
     pub serial_plugins: Vec<String>,
+    /// Which variables of the server's environment plugins get.
+    pub plugin_inherited_environment: InheritedEnvironment,
+    /// How large a message to or from a plugin may be, in bytes.
+    pub plugin_message_limit: usize,
     /// How long one call of an item action may take; without it `Execute` 10 minutes, `AppliesTo` one.
     pub plugin_call_timeout: Option<Duration>,
     /// What `filesystem` locations lie below; without it there are none.
@@ -106,6 +111,8 @@ impl Default for Options {
             plugin_arguments: Vec::new(),
             plugin_environment: Vec::new(),
             serial_plugins: Vec::new(),
+            plugin_inherited_environment: InheritedEnvironment::default(),
+            plugin_message_limit: bowline_plugin_host::Options::default().message_limit,
             plugin_call_timeout: None,
             filesystem_root: None,
             download_address: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),

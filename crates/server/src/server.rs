@@ -273,6 +273,8 @@ impl Server {
             arguments: options.plugin_arguments.clone(),
             environment: options.plugin_environment.clone(),
             serial: options.serial_plugins.clone(),
+            inherited_environment: options.plugin_inherited_environment.clone(),
+            message_limit: options.plugin_message_limit,
             limits: plugin_limits(options.plugin_call_timeout),
             ..bowline_plugin_host::Options::default()
         };

@@ -22,7 +22,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::args::{ClusterArgs, InstallationArgs};
-use crate::commands::server;
+use crate::commands::{recovery, server};
 use crate::exit::Exit;
 use crate::flags::{self, Pairs};
 use crate::installation::Installation;
@@ -31,6 +31,7 @@ use crate::{client_config, output, trust};
 pub(crate) use definitions::apply;
 use objects::{Location, Wish};
 pub(crate) use objects::{MANAGED_BY, NAME, cluster_name};
+pub(crate) use server_pod::SECRET as CREDENTIALS_SECRET;
 use server_pod::{Resources, ServerPod};
 use velero_flags::{OfInstall, ServerFlags};
 
@@ -184,6 +185,10 @@ struct PodArgs {
     #[arg(long, value_name = "QUANTITY", default_value = "512Mi")]
     velero_pod_mem_limit: String,
 
+    /// Disk space for temporary files, in whole GiB: a restore needs room for its unpacked archive; 0 for no limit
+    #[arg(long, value_name = "QUANTITY", default_value = "10Gi", value_parser = gibibytes)]
+    scratch_size_limit: u32,
+
     /// Annotations to put on it
     #[arg(long, value_name = "KEY=VALUE,…", value_parser = flags::pairs)]
     pod_annotations: Vec<Pairs>,
@@ -237,6 +242,11 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
             }
             for word in advice(wish) {
                 output::say(word);
+            }
+            if !args.dry_run
+                && let Some(reminder) = recovery::reminder(&installation).await
+            {
+                output::say(reminder);
             }
         }
     }
@@ -319,6 +329,7 @@ fn wish(args: &Args) -> anyhow::Result<Wish> {
                 memory: [&args.pod.velero_pod_mem_request, &args.pod.velero_pod_mem_limit]
                     .map(String::clone),
             },
+            scratch_gib: args.pod.scratch_size_limit,
             annotations: flags::merged(&args.pod.pod_annotations),
             labels: flags::merged(&args.pod.pod_labels),
             priority_class: server_priority_class_name.clone(),
@@ -334,6 +345,14 @@ fn read_secret(path: &Path) -> anyhow::Result<Vec<u8>> {
         bail!("{} has {size} bytes: a Secret holds at most {LARGEST_SECRET}", path.display());
     }
     std::fs::read(path).with_context(cannot)
+}
+
+/// A number of whole GiB: `10Gi`, or `0`.
+fn gibibytes(text: &str) -> Result<u32, String> {
+    match text.strip_suffix("Gi").unwrap_or(if text == "0" { text } else { "" }).parse() {
+        Ok(count @ 0..=100_000) => Ok(count),
+        _ => Err("it must be a number of whole GiB, such as 10Gi, or 0".to_owned()),
+    }
 }
 
 /// What the server will be told. A flag that it would refuse is told now, not by a pod that does not start.

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use bowline_api::snapshot_type::SnapshotType;
+use bowline_plugin_host::InheritedEnvironment;
 use bowline_server::{Options, Priorities, log, metrics};
 use kube::Client;
 
@@ -107,6 +108,19 @@ pub(crate) struct Args {
     /// Others get up to 32 calls side by side
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = flags::word())]
     serial_plugin: Vec<String>,
+
+    /// Environment variables that plugins get beside those that Velero's plugins are known to read: names, with a `*`
+    /// at one end or none; `all` for the server's whole environment [default: none]
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = flags::word())]
+    plugin_env: Vec<String>,
+
+    /// Largest message to or from a plugin. One plugin can make the server use up to 32 times as much memory
+    #[arg(long, value_name = "QUANTITY", default_value = "8Mi", value_parser = mebibytes)]
+    plugin_message_limit: usize,
+
+    /// Allow core dumps and debuggers. Insecure: plugins can then read the server's memory
+    #[arg(long)]
+    core_dumps: bool,
 
     /// Let storage locations of the provider `filesystem` lie below this folder [default: there are
     /// none]
@@ -258,6 +272,11 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
+    if !args.core_dumps {
+        // Plugins run as the same user, and would otherwise be free to read all that the server knows.
+        nix::sys::prctl::set_dumpable(false)
+            .context("cannot close the server's memory to plugins")?;
+    }
     let asked_to_end = until_asked_to_end()?;
     let mut config = cluster::config(&args.cluster).await?;
     config.connect_timeout = Some(CONNECT);
@@ -292,6 +311,8 @@ fn options(args: Args) -> Options {
         plugin_arguments: std::env::args_os().skip(2).collect(),
         plugin_environment: plugin_environment(args.cluster.kubeconfig.as_deref()),
         serial_plugins: args.serial_plugin,
+        plugin_inherited_environment: InheritedEnvironment::of(&args.plugin_env),
+        plugin_message_limit: args.plugin_message_limit,
         plugin_call_timeout: args.plugin_call_timeout,
         filesystem_root: args.filesystem_root,
         download_address: args.download_address,
@@ -347,6 +368,14 @@ fn count(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(count @ 1..=1000) => Ok(count),
         _ => Err("it must be a number from 1 to 1000".to_owned()),
+    }
+}
+
+/// A number of bytes, in whole mebibytes: `8Mi`.
+fn mebibytes(text: &str) -> Result<usize, String> {
+    match text.strip_suffix("Mi").map(str::parse) {
+        Some(Ok(count @ 1..=1024)) => Ok(count << 20),
+        _ => Err("it must be from 1Mi to 1024Mi".to_owned()),
     }
 }
 
@@ -434,6 +463,8 @@ mod tests {
             "--default-snapshot-type=local",
             "--snapshot-upload-concurrency=9",
             "--plugin-call-timeout=2h",
+            "--plugin-env=ACME_*,TOKEN",
+            "--plugin-message-limit=64Mi",
             "--backup-sync-period",
             "0s",
             "--metrics-address=127.0.0.1:9000",
@@ -454,6 +485,10 @@ mod tests {
         assert_eq!(options.snapshot_upload_concurrency, 9);
         assert!(options.backup_sync_period.is_zero());
         assert_eq!(options.plugin_call_timeout, Some(Duration::from_hours(2)));
+        assert!(options.plugin_environment.allows("ACME_URL".as_ref()));
+        let all = parsed(&["--plugin-env=all"]).plugin_environment;
+        assert_eq!(all, InheritedEnvironment::All);
+        assert_eq!(options.plugin_message_limit, 64 << 20);
         assert_eq!(options.metrics_address.to_string(), "127.0.0.1:9000");
         assert_eq!(parsed(&["--metrics-address="]).metrics_address, metrics::Address::Off);
         let level = "warning".parse().unwrap();
@@ -503,6 +538,9 @@ mod tests {
             "--default-backup-ttl=0s",
             "--backup-sync-period=-1s",
             "--plugin-call-timeout=0s",
+            "--plugin-message-limit=0Mi",
+            "--plugin-message-limit=8388608",
+            "--plugin-env=",
             "--default-volume-snapshot-locations=aws",
             "--default-snapshot-type=remote",
             "--snapshot-upload-concurrency=0",

@@ -12,6 +12,7 @@ use anyhow::{Context as _, bail};
 use bowline_api::crds;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::DeleteParams;
@@ -107,6 +108,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
         restores::let_go(&installation).await?;
     }
     remove_ours(&installation.api::<Deployment>(), NAME).await?;
+    remove_ours(&installation.api::<PodDisruptionBudget>(), NAME).await?;
     remove_ours(&installation.api::<RoleBinding>(), NAME).await?;
     remove_ours(&installation.api::<Role>(), NAME).await?;
     let outside = cluster_name(&namespace);

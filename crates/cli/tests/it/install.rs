@@ -13,6 +13,7 @@ use k8s_openapi::api::authorization::v1::{
 };
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -255,6 +256,58 @@ fn an_installation_is_whole_can_be_repeated_and_goes_away() {
     let namespaces: Api<Namespace> = Api::all(client.clone());
     assert!(runtime.block_on(namespaces.get_opt("velero")).unwrap().is_some());
     assert_eq!(runtime.block_on(deployments.get_opt("bowline")).unwrap(), None);
+    let budgets: Api<PodDisruptionBudget> = Api::namespaced(client.clone(), "velero");
+    assert_eq!(runtime.block_on(budgets.get_opt("bowline")).unwrap(), None);
+}
+
+/// The patch of docs/local-volume.md makes a consistent pod, and the next installation leaves it alone.
+#[test]
+fn a_server_that_is_patched_for_local_volumes_stays_so_when_it_is_installed_again() {
+    let installed = Installed::start();
+    let Installed { runtime, client, .. } = &installed;
+    installed.install("backup-only");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let page = std::fs::read_to_string(root.join("docs/local-volume.md")).unwrap();
+    let (_, patch) = page.split_once("```yaml\n# local-volume-patch.yaml\n").unwrap();
+    let (patch, _) = patch.split_once("```").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("patch.yaml");
+    std::fs::write(&file, patch).unwrap();
+    let kubectl = |arguments: &[&str]| {
+        let ended = runtime.block_on(async {
+            let mut kubectl = installed.plane.kubectl().await.unwrap();
+            kubectl.args(["-n", "velero"]).args(arguments).output().await.unwrap()
+        });
+        assert!(ended.status.success(), "{arguments:?}: {ended:?}");
+    };
+    let enforce = "pod-security.kubernetes.io/enforce=privileged";
+    kubectl(&["label", "namespace", "velero", "--overwrite", enforce]);
+    let from = format!("--patch-file={}", file.display());
+    kubectl(&["patch", "deployment", "bowline", &from]);
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), "velero");
+    let template = || runtime.block_on(deployments.get("bowline")).unwrap().spec.unwrap().template;
+    let patched = template();
+    let said = installed.install("backup-only");
+    assert!(said.contains("Deployment bowline: up to date"), "{said}");
+    assert_eq!(template(), patched);
+
+    // What the kubelet goes by: the container's word before the pod's.
+    let pod = patched.spec.clone().unwrap();
+    let [server] = pod.containers.as_slice() else { panic!("{:?}", pod.containers) };
+    let own = server.security_context.clone().unwrap();
+    assert_eq!((own.run_as_user, own.run_as_non_root), (Some(0), Some(false)));
+    let capabilities = own.capabilities.unwrap();
+    assert_eq!(capabilities.drop, Some(vec!["ALL".to_owned()]));
+    assert!(capabilities.add.unwrap().contains(&"CHOWN".to_owned()));
+    let mount = server.volume_mounts.iter().flatten().find(|one| one.mount_path == "/mnt/disks");
+    let volume = pod.volumes.iter().flatten().find(|one| one.name == mount.unwrap().name).unwrap();
+    assert_eq!(volume.host_path.as_ref().unwrap().path, "/mnt/disks");
+    // The API server takes such a pod.
+    let mut pod = Pod { metadata: patched.metadata.unwrap(), spec: patched.spec, status: None };
+    pod.metadata.name = Some("probe".to_owned());
+    let pods: Api<Pod> = Api::namespaced(client.clone(), "velero");
+    let dry = PostParams { dry_run: true, ..PostParams::default() };
+    runtime.block_on(pods.create(&dry, &pod)).unwrap();
 }
 
 #[test]
@@ -295,6 +348,23 @@ fn what_an_installation_of_velero_has_is_left_and_used() {
     assert!(said.contains("Secret cloud-credentials: kept, and the server uses"), "{said}");
     assert!(!said.contains("s3cr3t"), "{said}");
     assert!(mounted(), "{said}");
+
+    // Until they are in a recovery file, and again when they have changed, that is said.
+    let due = "hint: backups leave out credentials (Secret cloud-credentials)";
+    assert!(said.contains(due) && said.contains("`bowline recovery export FILE`"), "{said}");
+    let folder = tempfile::tempdir().unwrap();
+    let recipient = "age1munncrq6tvthy5t8wgcmhay78vu3lfzew3g23w68mt74maaghp6sy3st6k";
+    let file = folder.path().join("recovery.age").display().to_string();
+    let (code, said, _) = installed.run(&["recovery", "export", &file, "--recipient", recipient]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(!said.contains("s3cr3t"), "{said}");
+    let said = installed.install("full");
+    assert!(!said.contains("recovery export"), "{said}");
+    let changed = Patch::Merge(json!({"stringData": {"cloud": "changed"}}));
+    let merge = PatchParams::default();
+    runtime.block_on(secrets.patch("cloud-credentials", &merge, &changed)).unwrap();
+    let said = installed.install("full");
+    assert!(said.contains("have changed since the recovery export of"), "{said}");
 
     // What somebody else has said of a location is told, with how to change it.
     let location = serde_json::json!({

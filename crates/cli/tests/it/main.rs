@@ -27,6 +27,7 @@ mod install;
 mod killed;
 mod plugin;
 mod plugin_add;
+mod recovery;
 mod restore;
 mod schedule;
 mod script;

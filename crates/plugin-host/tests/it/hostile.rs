@@ -44,7 +44,7 @@ async fn a_listing_with_nonsense_in_it_is_used_as_far_as_it_goes() {
             "it lists BackupItemActionV2 x.io/empty-item, twice",
         ]
     );
-    assert_eq!(host.registry().plugins().len(), 5);
+    assert_eq!(host.registry().plugins().len(), 6);
 }
 
 #[tokio::test]
@@ -71,6 +71,9 @@ async fn answers_that_break_the_rules_are_refused_with_the_rule() {
         assert!(error.message().contains(words), "{error}");
         assert_eq!(error.code(), Code::Internal, "{error}");
     }
+    // Many calls at a time may have an answer in memory, so that none may be large.
+    let error = execute("large").await.unwrap_err();
+    assert!(error.message().contains("the limit is: 8388608 bytes"), "{error}");
     let error = progress("no-progress").await.unwrap_err();
     assert!(error.message().contains("the progress is missing"), "{error}");
     let started_in_year_1 = progress("year-1").await.unwrap();
@@ -134,6 +137,10 @@ async fn answer(
         "/v2.BackupItemAction/Execute" if is_for("not-utf8") => {
             [field(1, br#"{"kind":"Pod"}"#), field(3, b"\xff\xfe")].concat()
         }
+        "/v2.BackupItemAction/Execute" if is_for("large") => {
+            let name = "x".repeat(9 << 20);
+            field(1, format!("{{\"metadata\":{{\"name\":\"{name}\"}}}}").as_bytes())
+        }
         "/v2.BackupItemAction/Progress" if is_for("no-progress") => Vec::new(),
         "/v2.BackupItemAction/Progress" if is_for("year-1") => {
             // A Timestamp (7) of an OperationProgress (1) with its seconds (1).
@@ -175,6 +182,7 @@ fn listing() -> Vec<u8> {
         plugin("BackupItemActionV2", "x.io/not-utf8"),
         plugin("BackupItemActionV2", "x.io/no-progress"),
         plugin("BackupItemActionV2", "x.io/year-1"),
+        plugin("BackupItemActionV2", "x.io/large"),
     ]
     .concat()
 }

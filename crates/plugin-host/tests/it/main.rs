@@ -9,6 +9,7 @@
 
 mod aws;
 mod conformance;
+mod environment;
 mod fixture;
 mod hostile;
 mod misbehaviour;

@@ -4,7 +4,6 @@ use bowline_plugin::{Code, Error, InvalidName, Kind, Name, Result, UnknownKind};
 use bytes::Bytes;
 use futures_util::{Stream, TryStreamExt as _, future, stream};
 
-use super::MESSAGE_MAX;
 use crate::Connection;
 use crate::handshake::SERVICE;
 use crate::proto::generated::{Empty, PluginIdentifier, plugin_lister_client::PluginListerClient};
@@ -115,8 +114,8 @@ pub struct Output {
 /// reads, and answers the call only with the first bytes. The stream ends with the process; that a
 /// plugin has no such stream is an end, too.
 pub fn stdio(connection: &Connection) -> impl Stream<Item = Result<Output>> + Send + use<> {
-    let mut stub =
-        GrpcStdioClient::new(connection.channel()).max_decoding_message_size(MESSAGE_MAX);
+    let mut stub = GrpcStdioClient::new(connection.channel())
+        .max_decoding_message_size(connection.message_limit());
     let call = async move {
         match stub.stream_stdio(()).await.map_err(to_error) {
             Ok(answer) => Ok(Some(answer.into_inner().map_err(to_error))),

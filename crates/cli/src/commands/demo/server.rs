@@ -141,6 +141,8 @@ fn process(bed: &Bed, kubeconfig: &PathBuf, name: &'static str) -> anyhow::Resul
     let ours = std::env::current_exe().context("cannot find out where this program is")?;
     let mut command = Command::new(ours);
     command.args(["server", "--namespace", DEFAULT_NAMESPACE, "--metrics-address=0"]);
+    // What ends a bed finds its processes by their environment, which is not to be seen otherwise.
+    command.arg("--core-dumps");
     // Under the name of the one that was killed it need not wait until that one's time is up.
     command.args(["--identity", NAME]);
     for (flag, folder) in [

@@ -13,7 +13,7 @@ use crate::installation::{ANSWER_LIMIT, Installation};
 use crate::{open_runs, output};
 
 /// The groups of the objects that are installed.
-const GROUPS: [&str; 4] = ["", "apps", "rbac.authorization.k8s.io", bowline_api::GROUP];
+const GROUPS: [&str; 5] = ["", "apps", "policy", "rbac.authorization.k8s.io", bowline_api::GROUP];
 
 /// What becomes of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use bowline_api::access::{self, Profile};
+use bowline_api::label;
 use k8s_openapi::ByteString;
 use serde_json::{Value, json};
 
@@ -68,6 +69,7 @@ pub(super) fn all(wish: &Wish) -> Vec<Value> {
     objects.extend(backup_location(wish));
     objects.extend(snapshot_location(wish));
     let account = wish.service_account.as_deref().unwrap_or(NAME);
+    objects.push(server_pod::disruption_budget(&wish.namespace));
     objects.push(server_pod::deployment(&wish.pod, &wish.namespace, account));
     for object in &mut objects {
         let labels = &mut object["metadata"]["labels"];
@@ -159,7 +161,11 @@ fn secret(wish: &Wish) -> Option<Value> {
     let credentials = wish.secret.clone()?;
     Some(json!({
         "apiVersion": "v1", "kind": "Secret",
-        "metadata": {"name": server_pod::SECRET, "namespace": wish.namespace},
+        "metadata": {
+            "name": server_pod::SECRET, "namespace": wish.namespace,
+            // A bucket must not hold its own keys; `bowline recovery export` keeps them elsewhere.
+            "labels": {label::EXCLUDE_FROM_BACKUP: "true"},
+        },
         "type": "Opaque",
         "data": {server_pod::SECRET_KEY: ByteString(credentials)},
     }))

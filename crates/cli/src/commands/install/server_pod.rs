@@ -1,4 +1,5 @@
-//! The Deployment of the server: what Pod Security calls `restricted`, and no file of its own to write.
+//! The Deployment of the server: what Pod Security calls `restricted`, no file of its own to write, and the token of
+//! its account in no container but the server's.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,13 +10,23 @@ use super::objects::{NAME, NAME_LABEL};
 use super::plugins::Plugin;
 
 /// The Secret with the credentials for the provider, as Velero calls it.
-pub(super) const SECRET: &str = "cloud-credentials";
+pub(crate) const SECRET: &str = "cloud-credentials";
 /// Its key.
 pub(super) const SECRET_KEY: &str = "cloud";
 /// Whom the server runs as: nobody that any base image knows.
 const USER: u32 = 65532;
 /// Where metrics and health checks are served.
 const METRICS_PORT: u16 = 8085;
+/// Where a client in a pod looks for the token of its account.
+const TOKEN_FOLDER: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+/// How long a token is good; the kubelet renews it before. As in tokens that are mounted by default.
+const TOKEN_SECONDS: u32 = 3607;
+/// Room for the binaries of plugins, in GiB.
+const PLUGINS_GIB: u32 = 2;
+/// Room for the log of the container, in GiB.
+const LOG_GIB: u32 = 1;
+/// What of the node's disk it is promised. Without it, it would be promised all that it may use.
+const EPHEMERAL_REQUEST: &str = "256Mi";
 /// How long a server has to leave its runs in good order.
 const GRACE_SECONDS: u32 = 60;
 /// Where the libraries of the providers look for credentials.
@@ -36,6 +47,8 @@ pub(super) struct ServerPod {
     pub(super) filesystem_root: Option<PathBuf>,
     pub(super) flags: Vec<String>,
     pub(super) resources: Resources,
+    /// Room for temporary files, in GiB; 0 is no limit.
+    pub(super) scratch_gib: u32,
     pub(super) annotations: BTreeMap<String, String>,
     pub(super) labels: BTreeMap<String, String>,
     pub(super) priority_class: Option<String>,
@@ -63,6 +76,11 @@ pub(super) fn deployment(pod: &ServerPod, namespace: &str, account: &str) -> Val
     let selector = json!({"matchLabels": {NAME_LABEL: NAME}});
     let mut spec = json!({
         "serviceAccountName": account,
+        // Plugins come in images of others, whose init containers must not have the token: it is mounted for the
+        // server alone.
+        "automountServiceAccountToken": false,
+        // Addresses of all Services as variables, for plugins to see.
+        "enableServiceLinks": false,
         "terminationGracePeriodSeconds": GRACE_SECONDS,
         "securityContext": {
             "runAsNonRoot": true, "runAsUser": USER, "runAsGroup": USER, "fsGroup": USER,
@@ -110,7 +128,9 @@ fn server(pod: &ServerPod) -> Value {
         json!({"name": "VELERO_SCRATCH_DIR", "value": "/scratch"}),
     ];
     let mut mounts = vec![
-        json!({"name": "plugins", "mountPath": "/plugins"}),
+        // A plugin must not leave another one there for the next start.
+        json!({"name": "plugins", "mountPath": "/plugins", "readOnly": true}),
+        json!({"name": "token", "mountPath": TOKEN_FOLDER, "readOnly": true}),
         json!({"name": "scratch", "mountPath": "/scratch"}),
         // Plugins of others want a place for their files.
         json!({"name": "scratch", "mountPath": "/tmp", "subPath": "tmp"}),
@@ -132,7 +152,7 @@ fn server(pod: &ServerPod) -> Value {
         "ports": [{"name": "metrics", "containerPort": METRICS_PORT}],
         "livenessProbe": probe("/healthz"),
         "readinessProbe": probe("/readyz"),
-        "resources": resources(&pod.resources),
+        "resources": resources(&pod.resources, pod.scratch_gib),
         "securityContext": confined(),
         "volumeMounts": mounts,
     })
@@ -152,9 +172,22 @@ fn plugins(plugins: &[Plugin]) -> Vec<Value> {
 }
 
 fn volumes(pod: &ServerPod) -> Vec<Value> {
+    let folder = |name: &str, gib: u32| match gib {
+        0 => json!({"name": name, "emptyDir": {}}),
+        gib => json!({"name": name, "emptyDir": {"sizeLimit": format!("{gib}Gi")}}),
+    };
     let mut volumes = vec![
-        json!({"name": "plugins", "emptyDir": {}}),
-        json!({"name": "scratch", "emptyDir": {}}),
+        folder("plugins", PLUGINS_GIB),
+        folder("scratch", pod.scratch_gib),
+        // What `automountServiceAccountToken` would mount into all containers.
+        json!({"name": "token", "projected": {"sources": [
+            {"serviceAccountToken": {"path": "token", "expirationSeconds": TOKEN_SECONDS}},
+            {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+            {"downwardAPI": {"items": [{
+                "path": "namespace",
+                "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.namespace"},
+            }]}},
+        ]}}),
     ];
     if pod.has_credentials {
         volumes.push(json!({"name": "credentials", "secret": {"secretName": SECRET}}));
@@ -162,14 +195,29 @@ fn volumes(pod: &ServerPod) -> Vec<Value> {
     volumes
 }
 
-fn resources(wanted: &Resources) -> Value {
+/// Keeps one of several servers running while nodes are drained; a single one may go.
+pub(super) fn disruption_budget(namespace: &str) -> Value {
+    json!({
+        "apiVersion": "policy/v1", "kind": "PodDisruptionBudget",
+        "metadata": {"name": NAME, "namespace": namespace},
+        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {NAME_LABEL: NAME}}},
+    })
+}
+
+fn resources(wanted: &Resources, scratch_gib: u32) -> Value {
     let said = |place: usize| {
         let each = [("cpu", &wanted.cpu[place]), ("memory", &wanted.memory[place])];
         let said = each.into_iter().filter(|(_, quantity)| *quantity != "0");
         said.map(|(name, quantity)| (name.to_owned(), json!(quantity))).collect::<Map<_, _>>()
     };
+    let (mut requests, mut limits) = (said(0), said(1));
+    if scratch_gib > 0 {
+        let most = format!("{}Gi", scratch_gib + PLUGINS_GIB + LOG_GIB);
+        requests.insert("ephemeral-storage".to_owned(), json!(EPHEMERAL_REQUEST));
+        limits.insert("ephemeral-storage".to_owned(), json!(most));
+    }
     let mut resources = json!({});
-    for (name, said) in [("requests", said(0)), ("limits", said(1))] {
+    for (name, said) in [("requests", requests), ("limits", limits)] {
         if !said.is_empty() {
             resources[name] = json!(said);
         }

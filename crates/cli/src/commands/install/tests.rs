@@ -34,6 +34,7 @@ fn the_least_that_is_installed_is_a_server_with_its_roles() {
             "ClusterRoleBinding bowline-velero",
             "Role bowline",
             "RoleBinding bowline",
+            "PodDisruptionBudget bowline",
             "Deployment bowline",
         ]
     );
@@ -86,8 +87,10 @@ fn the_flags_of_velero_say_where_backups_go() {
     let server = &pod["containers"][0];
     let flags = ["--garbage-collection-frequency=2h", "--schedule-skip-immediately=true"];
     assert_eq!(server["args"], json!(["server", flags[0], flags[1], "--concurrent-backups=8"]));
-    assert_eq!(server["resources"]["limits"], json!({"memory": "512Mi"}));
-    assert_eq!(server["resources"]["requests"], json!({"cpu": "500m", "memory": "128Mi"}));
+    let limits = json!({"memory": "512Mi", "ephemeral-storage": "13Gi"});
+    assert_eq!(server["resources"]["limits"], limits);
+    let requests = json!({"cpu": "500m", "memory": "128Mi", "ephemeral-storage": "256Mi"});
+    assert_eq!(server["resources"]["requests"], requests);
 }
 
 #[test]
@@ -205,4 +208,96 @@ fn every_flag_of_velero_is_known() {
             }
         }
     }
+}
+
+#[test]
+fn a_secret_with_credentials_is_left_out_of_backups() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("credentials");
+    std::fs::write(&file, "key").unwrap();
+    let secret = format!("--secret-file={}", file.display());
+    let objects = made(&[&secret, "--no-default-backup-location"]).unwrap();
+    let labels = &of_kind(&objects, "Secret")["metadata"]["labels"];
+    assert_eq!(labels["velero.io/exclude-from-backup"], "true");
+}
+
+/// Init containers have images of others; the token of an account that may do everything is not for them.
+#[test]
+fn the_token_is_for_the_server_alone() {
+    let objects = made(&[LEAST, &["--plugins=x.io/a/aws:1"]].concat()).unwrap();
+    let pod = &of_kind(&objects, "Deployment")["spec"]["template"]["spec"];
+    assert_eq!(pod["automountServiceAccountToken"], false);
+    assert_eq!(pod["enableServiceLinks"], false);
+    let mounts = |container: &Value| -> Vec<(String, bool)> {
+        let mounts = container["volumeMounts"].as_array().unwrap().iter();
+        mounts
+            .map(|one| (one["name"].as_str().unwrap().to_owned(), one["readOnly"] == true))
+            .collect()
+    };
+    let mounted = |container: &Value, name: &str| {
+        mounts(container).into_iter().find(|(mounted, _)| mounted == name)
+    };
+    assert_eq!(mounts(&pod["initContainers"][0]), [("plugins".to_owned(), false)]);
+    let server = &pod["containers"][0];
+    assert_eq!(mounted(server, "token"), Some(("token".to_owned(), true)));
+    assert_eq!(mounted(server, "plugins"), Some(("plugins".to_owned(), true)));
+    let volumes = pod["volumes"].as_array().unwrap();
+    let volume = |name: &str| volumes.iter().find(|volume| volume["name"] == name).unwrap();
+    let sources = volume("token")["projected"]["sources"].as_array().unwrap();
+    assert_eq!(sources[0]["serviceAccountToken"]["path"], "token");
+    assert_eq!(sources[1]["configMap"]["items"][0]["path"], "ca.crt");
+    assert_eq!(sources[2]["downwardAPI"]["items"][0]["path"], "namespace");
+}
+
+#[test]
+fn every_empty_folder_has_a_limit_unless_none_is_wanted() {
+    let folders = |line: &[&str]| -> Vec<Value> {
+        let objects = made(&[LEAST, line].concat()).unwrap();
+        let pod = &of_kind(&objects, "Deployment")["spec"]["template"]["spec"];
+        let volumes = pod["volumes"].as_array().unwrap().iter();
+        let limits = pod["containers"][0]["resources"]["limits"]["ephemeral-storage"].clone();
+        let sizes = volumes.filter_map(|one| one.get("emptyDir"));
+        sizes.map(|one| one["sizeLimit"].clone()).chain([limits]).collect()
+    };
+    assert_eq!(folders(&[]), [json!("2Gi"), json!("10Gi"), json!("13Gi")]);
+    assert_eq!(folders(&["--scratch-size-limit=40Gi"])[1..], [json!("40Gi"), json!("43Gi")]);
+    assert_eq!(folders(&["--scratch-size-limit=0"])[1..], [Value::Null, Value::Null]);
+    for wrong in ["10", "1.5Gi", "10G", "-1Gi", ""] {
+        let flag = format!("--scratch-size-limit={wrong}");
+        made(&[LEAST, &[&flag]].concat()).unwrap_err();
+    }
+}
+
+/// A drain of nodes must leave one of two servers, and not be blocked by one alone.
+#[test]
+fn a_drain_takes_one_server_at_a_time() {
+    let objects = made(LEAST).unwrap();
+    let budget = &of_kind(&objects, "PodDisruptionBudget")["spec"];
+    assert_eq!(budget["maxUnavailable"], 1);
+    let pods = &of_kind(&objects, "Deployment")["spec"]["template"]["metadata"]["labels"];
+    let selected = budget["selector"]["matchLabels"].as_object().unwrap();
+    assert!(!selected.is_empty() && selected.iter().all(|(key, value)| pods[key] == *value));
+}
+
+/// The policy that is shipped is for the pods that are installed.
+#[test]
+fn the_network_policy_selects_the_server_and_its_metrics() {
+    use k8s_openapi::api::networking::v1::NetworkPolicy;
+
+    let policies = include_str!("../../../../../deploy/network-policy.yaml");
+    let policies: Vec<NetworkPolicy> =
+        policies.split("\n---\n").map(|policy| serde_saphyr::from_str(policy).unwrap()).collect();
+    let objects = made(LEAST).unwrap();
+    let template = &of_kind(&objects, "Deployment")["spec"]["template"];
+    for policy in &policies {
+        let selector = policy.spec.as_ref().unwrap().pod_selector.clone().unwrap_or_default();
+        let labels = selector.match_labels.unwrap();
+        let pods = &template["metadata"]["labels"];
+        assert!(labels.iter().all(|(key, value)| pods[key] == value.as_str()), "{labels:?}");
+    }
+    let spec = policies[0].spec.as_ref().unwrap();
+    let port = &spec.ingress.as_ref().unwrap()[0].ports.as_ref().unwrap()[0];
+    let served = &template["spec"]["containers"][0]["ports"][0]["containerPort"];
+    assert_eq!(serde_json::to_value(&port.port).unwrap(), *served);
+    assert_eq!(policies.len(), 2);
 }

@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail};
 use bowline_plugin::{Item, Kind, VolumeId};
 use bowline_plugin_host::check::{self, Finding, Input, Verdict};
 use bowline_plugin_host::inspect::trait_and_version;
-use bowline_plugin_host::{Options, Plugin};
+use bowline_plugin_host::{InheritedEnvironment, Options, Plugin};
 use serde_json::{Value, json};
 
 use super::{Format, identity, plain};
@@ -88,7 +88,10 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
     let interrupt = async { asked_to_end.set(signal.await).unwrap_or_default() };
     let mut printer =
         Printer { command: &command, format: args.output, heading: String::new(), full: None };
-    let findings = check::run(&command, Options::default(), input, interrupt, |finding| {
+    // Who tries a plugin out on his own machine may set it up by any variable.
+    let inherited_environment = InheritedEnvironment::All;
+    let options = Options { inherited_environment, ..Options::default() };
+    let findings = check::run(&command, options, input, interrupt, |finding| {
         printer.print(finding);
     })
     .await?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bowline_plugin::ResourceSelector;
 use bowline_plugin_host::inspect::{AppliesTo, Inspected, Inspection, inspect, trait_and_version};
-use bowline_plugin_host::{Limits, Options};
+use bowline_plugin_host::{InheritedEnvironment, Limits, Options};
 use serde_json::{Value, json};
 
 use super::{Format, identity, plain};
@@ -31,7 +31,9 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
     let command = super::command(&args.path)?;
     let limits = Limits { start: LIMIT, metadata: LIMIT, applies_to: LIMIT, ..Limits::default() };
-    let inspection = inspect(&command, &Options { limits, ..Options::default() }).await?;
+    let inherited_environment = InheritedEnvironment::All;
+    let options = Options { limits, inherited_environment, ..Options::default() };
+    let inspection = inspect(&command, &options).await?;
     for warning in warnings(&inspection) {
         output::say(format_args!("warning: {warning}"));
     }

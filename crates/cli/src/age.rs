@@ -1,0 +1,189 @@
+//! Files in the age format, version 1 (C2SP `age.md`), small enough for memory.
+//!
+//! `age -d` of any implementation opens what is written here, and files of theirs are opened here: with a
+//! passphrase (scrypt) or with X25519 keys. The primitives are those of `ring`, `scrypt` and `x25519-dalek`; see
+//! docs/decisions/041-recovery-files-are-age-files.md for why this is not the crate `age`.
+
+mod bech32;
+mod header;
+mod keys;
+mod payload;
+
+use ring::rand::{SecureRandom as _, SystemRandom};
+use zeroize::Zeroizing;
+
+pub(crate) use keys::{Identity, Recipient};
+
+use header::{Header, Stanza};
+
+/// The key that a file is encrypted with, and that is encrypted to each recipient.
+const FILE_KEY: usize = 16;
+/// What the work of trying a passphrase is by default, as a power of two: that of `age`.
+pub(crate) const WORK_FACTOR: u8 = 18;
+/// The most work that a file may ask for: 1 GiB of memory.
+const MOST_WORK: u8 = 20;
+
+/// A file key. It is wiped when it is dropped.
+type FileKey = Zeroizing<[u8; FILE_KEY]>;
+
+/// Why a file cannot be encrypted or opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Error {
+    /// The file has no header of this format.
+    #[error("not a file in the age format, version 1")]
+    NotAge,
+    /// The file is in the text form of the format.
+    #[error("an armored age file, which is not supported: decrypt it with `age --decrypt` first")]
+    Armored,
+    /// The header breaks the rules of the format.
+    #[error("the header of the file is damaged")]
+    Header,
+    /// The content was changed or cut off.
+    #[error("the content of the file is damaged or cut off")]
+    Payload,
+    /// The file needs a passphrase and there is none.
+    #[error("the file is encrypted with a passphrase")]
+    WantsPassphrase,
+    /// The file needs an identity and there is none.
+    #[error("the file is encrypted to age recipients, not with a passphrase")]
+    WantsIdentity,
+    /// The passphrase is another one.
+    #[error("the passphrase is wrong")]
+    WrongPassphrase,
+    /// None of the identities is a recipient of the file.
+    #[error("none of the identities can open the file")]
+    WrongIdentity,
+    /// Trying the passphrase would take too long.
+    #[error(
+        "the file asks for 2^{0} of scrypt work for its passphrase; at most 2^{MOST_WORK} is done"
+    )]
+    TooMuchWork(u8),
+    /// A public key is none.
+    #[error("not an age recipient (`age1…`)")]
+    Recipient,
+    /// A private key is none.
+    #[error("not an age identity (`AGE-SECRET-KEY-1…`)")]
+    Identity,
+    /// A key could not be made from another.
+    #[error("a key could not be derived")]
+    Derive,
+    /// The system gives no random numbers.
+    #[error("the system gives no random numbers")]
+    Random,
+}
+
+/// To whom a file is encrypted.
+#[derive(Debug)]
+pub(crate) enum Lock<'a> {
+    /// Whoever knows a passphrase; the work of trying one is a power of two.
+    Passphrase(&'a str, u8),
+    /// The owners of these keys, at least one.
+    Recipients(&'a [Recipient]),
+}
+
+/// What opens a file.
+#[derive(Debug)]
+pub(crate) enum Unlock<'a> {
+    Passphrase(&'a str),
+    Identities(&'a [Identity]),
+}
+
+/// How a file wants to be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Passphrase,
+    Recipients,
+}
+
+/// Whether these bytes begin as an age file does.
+pub(crate) fn is_age(bytes: &[u8]) -> bool {
+    bytes.starts_with(header::VERSION.as_bytes()) || is_armored(bytes)
+}
+
+fn is_armored(bytes: &[u8]) -> bool {
+    bytes.starts_with(b"-----BEGIN AGE ENCRYPTED FILE-----")
+}
+
+/// How a file wants to be opened.
+pub(crate) fn kind(file: &[u8]) -> Result<Kind, Error> {
+    let (header, _) = parse(file)?;
+    let has_scrypt = header.stanzas.iter().any(Stanza::is_scrypt);
+    match header.stanzas.as_slice() {
+        [_] if has_scrypt => Ok(Kind::Passphrase),
+        // Somebody else could have added a recipient to it, so that it proves nothing.
+        _ if has_scrypt => Err(Error::Header),
+        _ => Ok(Kind::Recipients),
+    }
+}
+
+/// Encrypts `plain`.
+pub(crate) fn encrypt(plain: &[u8], lock: &Lock<'_>) -> Result<Vec<u8>, Error> {
+    let file_key: FileKey = Zeroizing::new(random()?);
+    let stanzas = match lock {
+        Lock::Passphrase(passphrase, work) => {
+            vec![keys::wrap_scrypt(&file_key, passphrase, *work)?]
+        }
+        Lock::Recipients(recipients) => {
+            let wrapped = recipients.iter().map(|recipient| recipient.wrap(&file_key));
+            wrapped.collect::<Result<_, _>>()?
+        }
+    };
+    let mut file = Header { stanzas }.encode(&file_key)?;
+    payload::seal(&file_key, plain, &mut file)?;
+    Ok(file)
+}
+
+/// Opens a file. Nothing of it is returned unless all of it is as it was written.
+pub(crate) fn decrypt(file: &[u8], unlock: &Unlock<'_>) -> Result<Zeroizing<Vec<u8>>, Error> {
+    let (header, payload) = parse(file)?;
+    let file_key = match (kind(file)?, unlock) {
+        (Kind::Passphrase, Unlock::Passphrase(passphrase)) => {
+            let stanza = header.stanzas.first().ok_or(Error::Header)?;
+            keys::unwrap_scrypt(stanza, passphrase)?
+        }
+        (Kind::Recipients, Unlock::Identities(identities)) => {
+            let pairs = identities
+                .iter()
+                .flat_map(|identity| header.stanzas.iter().map(move |stanza| (identity, stanza)));
+            let mut found = None;
+            for (identity, stanza) in pairs {
+                if let Some(key) = identity.unwrap(stanza)? {
+                    found = Some(key);
+                    break;
+                }
+            }
+            found.ok_or(Error::WrongIdentity)?
+        }
+        (Kind::Passphrase, Unlock::Identities(_)) => return Err(Error::WantsPassphrase),
+        (Kind::Recipients, Unlock::Passphrase(_)) => return Err(Error::WantsIdentity),
+    };
+    header.verify(&file_key, file)?;
+    payload::open(&file_key, payload)
+}
+
+fn parse(file: &[u8]) -> Result<(Header, &[u8]), Error> {
+    if is_armored(file) {
+        return Err(Error::Armored);
+    }
+    Header::parse(file)
+}
+
+/// Random bytes.
+fn random<const N: usize>() -> Result<[u8; N], Error> {
+    let mut bytes = [0; N];
+    SystemRandom::new().fill(&mut bytes).map_err(|_| Error::Random)?;
+    Ok(bytes)
+}
+
+/// HKDF-SHA-256, 32 bytes of it.
+fn derive(key: &[u8], salt: &[u8], info: &[u8]) -> Result<Zeroizing<[u8; 32]>, Error> {
+    let mut out = Zeroizing::new([0; 32]);
+    let extracted = ring::hkdf::Salt::new(ring::hkdf::HKDF_SHA256, salt).extract(key);
+    let info = [info];
+    let expanded = extracted.expand(&info, ring::hkdf::HKDF_SHA256).map_err(|_| Error::Derive)?;
+    expanded.fill(out.as_mut_slice()).map_err(|_| Error::Derive)?;
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,136 @@
+//! The header: to whom the file key is encrypted, and what proves that nobody changed that.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD_NO_PAD as BASE64;
+use ring::hmac;
+
+use super::{Error, FileKey, derive};
+
+pub(super) const VERSION: &str = "age-encryption.org/v1\n";
+/// How a stanza begins.
+const ARROW: &[u8] = b"-> ";
+/// What the last line begins with.
+const END: &[u8] = b"---";
+/// How long a full line of a stanza's body is.
+const COLUMNS: usize = 64;
+/// How many stanzas are read: more than anybody has recipients.
+const MOST_STANZAS: usize = 256;
+/// How long a header may be.
+const LONGEST: usize = 1 << 20;
+
+/// The file key, encrypted to one recipient.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Stanza {
+    /// Its type, and what else is said in the first line.
+    pub(super) words: Vec<String>,
+    pub(super) body: Vec<u8>,
+}
+
+impl Stanza {
+    pub(super) fn is_scrypt(&self) -> bool {
+        self.words.first().is_some_and(|word| word == super::keys::SCRYPT)
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Header {
+    pub(super) stanzas: Vec<Stanza>,
+}
+
+impl Header {
+    /// The header as it is written, with its proof.
+    pub(super) fn encode(&self, key: &FileKey) -> Result<Vec<u8>, Error> {
+        let mut text = VERSION.to_owned();
+        for Stanza { words, body } in &self.stanzas {
+            text.push_str("->");
+            for word in words {
+                text.push(' ');
+                text.push_str(word);
+            }
+            text.push('\n');
+            let body = BASE64.encode(body);
+            let mut rest = body.as_str();
+            // The last line is shorter than the others, if need be empty.
+            while rest.len() >= COLUMNS {
+                let (line, more) = rest.split_at(COLUMNS);
+                text.push_str(line);
+                text.push('\n');
+                rest = more;
+            }
+            text.push_str(rest);
+            text.push('\n');
+        }
+        text.push_str("---");
+        let proof = hmac::sign(&proof_key(key)?, text.as_bytes());
+        text.push(' ');
+        text.push_str(&BASE64.encode(proof));
+        text.push('\n');
+        Ok(text.into_bytes())
+    }
+
+    /// The header at the beginning of a file, and what follows it.
+    pub(super) fn parse(file: &[u8]) -> Result<(Self, &[u8]), Error> {
+        let mut rest = file.strip_prefix(VERSION.as_bytes()).ok_or(Error::NotAge)?;
+        let mut stanzas = Vec::new();
+        loop {
+            let line = next_line(&mut rest)?;
+            if line.starts_with(END) {
+                if stanzas.is_empty() {
+                    return Err(Error::Header);
+                }
+                return Ok((Self { stanzas }, rest));
+            }
+            if stanzas.len() >= MOST_STANZAS || file.len() - rest.len() > LONGEST {
+                return Err(Error::Header);
+            }
+            let words = line.strip_prefix(ARROW).ok_or(Error::Header)?;
+            let words = std::str::from_utf8(words).map_err(|_| Error::Header)?;
+            let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
+            if words
+                .iter()
+                .any(|word| word.is_empty() || !word.bytes().all(|c| c.is_ascii_graphic()))
+            {
+                return Err(Error::Header);
+            }
+            let mut body = Vec::new();
+            loop {
+                let line = next_line(&mut rest)?;
+                if line.len() > COLUMNS || body.len() + line.len() > LONGEST {
+                    return Err(Error::Header);
+                }
+                body.extend_from_slice(line);
+                if line.len() < COLUMNS {
+                    break;
+                }
+            }
+            let body = BASE64.decode(body).map_err(|_| Error::Header)?;
+            stanzas.push(Stanza { words, body });
+        }
+    }
+
+    /// Whether the header in front of a file is the one that was written with this key.
+    pub(super) fn verify(&self, key: &FileKey, file: &[u8]) -> Result<(), Error> {
+        // What was parsed says where it ends: the last line that begins so.
+        let (_, rest) = Self::parse(file)?;
+        let header = &file[..file.len() - rest.len()];
+        let line = header.strip_suffix(b"\n").ok_or(Error::Header)?;
+        let start = line.iter().rposition(|&byte| byte == b'\n').ok_or(Error::Header)? + 1;
+        let proof = line[start..].strip_prefix(b"--- ").ok_or(Error::Header)?;
+        let proof = BASE64.decode(proof).map_err(|_| Error::Header)?;
+        hmac::verify(&proof_key(key)?, &header[..start + END.len()], &proof)
+            .map_err(|_| Error::Header)
+    }
+}
+
+fn proof_key(key: &FileKey) -> Result<hmac::Key, Error> {
+    let key = derive(key.as_slice(), b"", b"header")?;
+    Ok(hmac::Key::new(hmac::HMAC_SHA256, key.as_slice()))
+}
+
+/// The next line, which must have an end.
+fn next_line<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], Error> {
+    let end = rest.iter().take(LONGEST).position(|&byte| byte == b'\n').ok_or(Error::Header)?;
+    let line = &rest[..end];
+    *rest = &rest[end + 1..];
+    Ok(line)
+}

@@ -1,0 +1,63 @@
+//! The content, in pieces that are each encrypted, counted, and the last one marked.
+
+use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use zeroize::Zeroizing;
+
+use super::{Error, FileKey, derive, random};
+
+/// How long a piece is before it is encrypted; the last one may be shorter.
+const PIECE: usize = 64 << 10;
+/// How much longer a piece is for being encrypted.
+const TAG: usize = 16;
+const NONCE: usize = 16;
+
+pub(super) fn seal(file_key: &FileKey, plain: &[u8], file: &mut Vec<u8>) -> Result<(), Error> {
+    let nonce: [u8; NONCE] = random()?;
+    file.extend_from_slice(&nonce);
+    let cipher = cipher(file_key, &nonce)?;
+    let pieces = plain.chunks(PIECE).count().max(1);
+    for number in 0..pieces {
+        let start = number * PIECE;
+        let mut piece = plain[start..plain.len().min(start + PIECE)].to_vec();
+        let nonce = nonce_of(number, number + 1 == pieces);
+        cipher
+            .seal_in_place_append_tag(nonce, Aad::empty(), &mut piece)
+            .map_err(|_| Error::Payload)?;
+        file.append(&mut piece);
+    }
+    Ok(())
+}
+
+pub(super) fn open(file_key: &FileKey, payload: &[u8]) -> Result<Zeroizing<Vec<u8>>, Error> {
+    let (nonce, sealed) = payload.split_at_checked(NONCE).ok_or(Error::Payload)?;
+    let cipher = cipher(file_key, nonce)?;
+    let mut plain = Zeroizing::new(Vec::with_capacity(sealed.len()));
+    let pieces = sealed.chunks(PIECE + TAG).count();
+    for (number, piece) in sealed.chunks(PIECE + TAG).enumerate() {
+        let is_last = number + 1 == pieces;
+        let mut piece = Zeroizing::new(piece.to_vec());
+        let opened = cipher
+            .open_in_place(nonce_of(number, is_last), Aad::empty(), &mut piece)
+            .map_err(|_| Error::Payload)?;
+        // Only of an empty file the last piece may be empty.
+        if opened.is_empty() && number > 0 {
+            return Err(Error::Payload);
+        }
+        plain.extend_from_slice(opened);
+    }
+    if pieces == 0 { Err(Error::Payload) } else { Ok(plain) }
+}
+
+fn cipher(file_key: &FileKey, nonce: &[u8]) -> Result<LessSafeKey, Error> {
+    let key = derive(file_key.as_slice(), nonce, b"payload")?;
+    let key = UnboundKey::new(&CHACHA20_POLY1305, key.as_slice()).map_err(|_| Error::Payload)?;
+    Ok(LessSafeKey::new(key))
+}
+
+/// The number of the piece, and whether it is the last.
+fn nonce_of(number: usize, is_last: bool) -> Nonce {
+    let mut bytes = [0; NONCE_LEN];
+    bytes[3..NONCE_LEN - 1].copy_from_slice(&(number as u64).to_be_bytes());
+    bytes[NONCE_LEN - 1] = u8::from(is_last);
+    Nonce::assume_unique_for_key(bytes)
+}

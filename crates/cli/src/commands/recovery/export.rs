@@ -1,0 +1,140 @@
+//! `bowline recovery export`
+
+use std::fs::File;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+
+use super::{key, record, source};
+use crate::age::{self, Lock, Recipient};
+use crate::args::InstallationArgs;
+use crate::exit::Exit;
+use crate::installation::Installation;
+use crate::output;
+
+/// Write the credentials and locations of an installation into one encrypted file
+///
+/// The file has the Secrets that backup and snapshot locations name, the server's own credentials
+/// (`cloud-credentials`), the password of Velero's repositories (`velero-repo-credentials`), and the locations. It is
+/// encrypted with a passphrase, or to age recipients. Repeat the export when a credential changes: `bowline install`
+/// reminds you. Exits with 1 if the file was written and something that a location names is missing in it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The file to write, readable by you alone
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+
+    /// File with the passphrase in its first line [default: ask for it twice on the terminal]
+    #[arg(long, value_name = "FILE", conflicts_with = "recipient")]
+    passphrase_file: Option<PathBuf>,
+
+    /// Encrypt to an age public key instead of a passphrase; may be repeated
+    #[arg(long, short, value_name = "age1…", value_parser = recipient)]
+    recipient: Vec<Recipient>,
+
+    /// Replace the file if it exists
+    #[arg(long)]
+    force: bool,
+}
+
+fn recipient(text: &str) -> Result<Recipient, String> {
+    text.parse().map_err(|error: age::Error| error.to_string())
+}
+
+pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::Result<Exit> {
+    // Before anybody types a passphrase.
+    if !args.force && args.file.symlink_metadata().is_ok() {
+        bail!("{} exists; replace it with --force", args.file.display());
+    }
+    let installation = Installation::connect(installation).await?;
+    let found = source::gather(&installation).await?;
+    let contents = &found.contents;
+    if contents.count() == 0 {
+        bail!(
+            "nothing to export: namespace `{}` has no locations and no credentials; name the server's with --namespace",
+            installation.namespace()
+        );
+    }
+    let text = contents.encode()?;
+    let file = args.file.clone();
+    let written = tokio::task::spawn_blocking(move || {
+        let sealed = if args.recipient.is_empty() {
+            let passphrase = key::new_passphrase(args.passphrase_file.as_deref())?;
+            age::encrypt(&text, &Lock::Passphrase(&passphrase, age::WORK_FACTOR))
+        } else {
+            age::encrypt(&text, &Lock::Recipients(&args.recipient))
+        };
+        let sealed = sealed.context("cannot encrypt the recovery file")?;
+        write(&args.file, &sealed, args.force)
+            .with_context(|| format!("cannot write {}", args.file.display()))
+    });
+    written.await.context("the recovery file was not written")??;
+    for secret in &contents.secrets {
+        output::say(format_args!(
+            "Secret {}: exported",
+            secret.metadata.name.as_deref().unwrap_or_default()
+        ));
+    }
+    let locations = contents.backup_locations.len() + contents.snapshot_locations.len();
+    output::say(format_args!(
+        "{}: {} Secrets and {locations} locations; keep it, and what opens it, outside of the cluster and the bucket",
+        file.display(),
+        contents.secrets.len(),
+    ));
+    if let Err(error) = record::put(&installation, &found).await {
+        let error = output::one_line(&error);
+        output::say(format_args!(
+            "hint: the export is not recorded, so `bowline install` reminds again: {error}"
+        ));
+    }
+    for gap in &found.gaps {
+        output::say(format_args!("warning: {}", output::harmless(gap)));
+    }
+    Ok(if found.gaps.is_empty() { Exit::Success } else { Exit::Failed })
+}
+
+/// Writes a file for its owner alone. Whoever finds it finds all of it.
+fn write(path: &Path, bytes: &[u8], replaces: bool) -> anyhow::Result<()> {
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    // Mode 0600 from the start.
+    let mut file = tempfile::Builder::new().prefix(".bowline-recovery-").tempfile_in(folder)?;
+    file.write_all(bytes)?;
+    file.as_file().sync_all()?;
+    if replaces {
+        file.persist(path)?;
+    } else {
+        file.persist_noclobber(path).map_err(|refused| match refused.error.kind() {
+            std::io::ErrorKind::AlreadyExists => {
+                anyhow::anyhow!("it exists; replace it with --force")
+            }
+            _ => refused.error.into(),
+        })?;
+    }
+    File::open(folder)?.sync_all()?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_file_is_for_its_owner_alone_and_replaced_only_if_that_is_meant() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("recovery.age");
+        write(&path, b"one", false).unwrap();
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        let error = format!("{:#}", write(&path, b"two", false).unwrap_err());
+        assert!(error.contains("--force"), "{error}");
+        assert_eq!(std::fs::read(&path).unwrap(), b"one");
+        write(&path, b"two", true).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"two");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing else is left");
+    }
+}

@@ -1,0 +1,400 @@
+//! `bowline recovery import`
+
+use std::fmt::Debug;
+
+use anyhow::{anyhow, bail};
+use bowline_api::backup_storage_location::AccessMode;
+use bowline_api::{BackupStorageLocation, VolumeSnapshotLocation, label};
+use k8s_openapi::api::core::v1::{Namespace, Secret};
+use kube::api::PostParams;
+use kube::core::NamespaceResourceScope;
+use kube::{Resource, ResourceExt as _};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::contents::Contents;
+use super::key::OpenArgs;
+use crate::args::InstallationArgs;
+use crate::commands::install::CREDENTIALS_SECRET;
+use crate::confirm::confirm;
+use crate::exit::Exit;
+use crate::installation::{Installation, is_not_found};
+use crate::server_deployment::ServerDeployment;
+use crate::{listing, open_runs, output};
+
+/// Put the credentials and locations of a recovery file into a cluster
+///
+/// The objects go into the namespace of the server, whatever namespace they came from. What exists and is the same
+/// stays as it is. Without --force or --keep-existing nothing at all is changed if one that exists differs. The
+/// server then finds the backups of the locations by itself.
+#[derive(Debug, clap::Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    open: OpenArgs,
+
+    /// Replace Secrets and locations that exist and differ
+    #[arg(long, conflicts_with = "keep_existing")]
+    force: bool,
+
+    /// Keep Secrets and locations that exist and differ, and import the others
+    #[arg(long)]
+    keep_existing: bool,
+
+    /// Make the backup locations read-only, as long as another cluster still writes there
+    #[arg(long)]
+    read_only: bool,
+
+    /// Show the plan and change nothing
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Skip the confirmation prompt
+    #[arg(long)]
+    confirm: bool,
+}
+
+/// What is to become of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Create,
+    Replace,
+    Keep,
+    /// It differs, and nothing says what to do about that.
+    Refuse,
+    UpToDate,
+}
+
+impl Step {
+    /// For an object that is there or not, and differs or not.
+    fn of(is_there: bool, differs: bool, args: &Args) -> Self {
+        match (is_there, differs) {
+            (false, _) => Self::Create,
+            (true, false) => Self::UpToDate,
+            (true, true) if args.force => Self::Replace,
+            (true, true) if args.keep_existing => Self::Keep,
+            (true, true) => Self::Refuse,
+        }
+    }
+
+    fn plan(self) -> &'static str {
+        match self {
+            Self::Create => "would be created",
+            Self::Replace => "exists and differs; would be replaced",
+            Self::Keep => "exists and differs; would be kept",
+            Self::Refuse => "exists and differs",
+            Self::UpToDate => "up to date",
+        }
+    }
+
+    fn done(self) -> &'static str {
+        match self {
+            Self::Create => "created",
+            Self::Replace => "replaced",
+            Self::Keep | Self::Refuse => "kept, though it differs",
+            Self::UpToDate => "up to date",
+        }
+    }
+
+    fn changes(self) -> bool {
+        matches!(self, Self::Create | Self::Replace)
+    }
+}
+
+/// An object on its way into the cluster.
+struct Planned<K> {
+    step: Step,
+    object: K,
+}
+
+/// A kind that recovery files have.
+trait Recovered:
+    Resource<DynamicType = (), Scope = NamespaceResourceScope>
+    + Clone
+    + Debug
+    + DeserializeOwned
+    + Serialize
+{
+    /// Whether two objects say the same, whatever else is noted on them.
+    fn is_same(&self, other: &Self) -> bool;
+}
+
+impl Recovered for Secret {
+    fn is_same(&self, other: &Self) -> bool {
+        let kind = |secret: &Self| secret.type_.clone().unwrap_or_else(|| "Opaque".to_owned());
+        let empty = |secret: &Self| secret.data.clone().unwrap_or_default();
+        kind(self) == kind(other) && empty(self) == empty(other)
+    }
+}
+
+impl Recovered for BackupStorageLocation {
+    fn is_same(&self, other: &Self) -> bool {
+        self.spec == other.spec
+    }
+}
+
+impl Recovered for VolumeSnapshotLocation {
+    fn is_same(&self, other: &Self) -> bool {
+        self.spec == other.spec
+    }
+}
+
+pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::Result<Exit> {
+    let mut contents = args.open.open().await?;
+    prepare(&mut contents, &args);
+    let installation = Installation::connect(installation).await?;
+    check_namespace(&installation).await?;
+    // Tells whether the cluster knows the kinds at all.
+    let existing: Vec<BackupStorageLocation> = listing::find(&installation, &[], None).await?;
+    let secrets = plan(&installation, contents.secrets, &args).await?;
+    let backups = plan(&installation, contents.backup_locations, &args).await?;
+    let snapshots = plan(&installation, contents.snapshot_locations, &args).await?;
+    let steps: Vec<(String, Step)> =
+        [titled(&secrets), titled(&backups), titled(&snapshots)].concat();
+    for (title, step) in &steps {
+        output::say(format_args!("{title}: {}", step.plan()));
+    }
+    let refused: Vec<String> = steps
+        .iter()
+        .filter(|(_, step)| *step == Step::Refuse)
+        .map(|(title, _)| title.clone())
+        .collect();
+    if !refused.is_empty() {
+        bail!(
+            "{} in namespace `{}` differ from the recovery file; nothing has been changed; replace them with --force, \
+             or keep them with --keep-existing",
+            open_runs::named(&refused),
+            installation.namespace()
+        );
+    }
+    if let Some(words) = two_defaults(&existing, &backups) {
+        output::say(words);
+    }
+    let changes = steps.iter().filter(|(_, step)| step.changes()).count();
+    if args.dry_run || changes == 0 {
+        return Ok(Exit::Success);
+    }
+    let question = format!("{changes} objects in namespace `{}` change.", installation.namespace());
+    if !confirm(args.confirm, &question)? {
+        output::say("nothing has been changed");
+        return Ok(Exit::Success);
+    }
+    let mut done = Vec::new();
+    // Locations come after the Secrets that they name.
+    put(&installation, &secrets, &mut done).await?;
+    put(&installation, &backups, &mut done).await?;
+    put(&installation, &snapshots, &mut done).await?;
+    for hint in advice(&installation, &secrets).await {
+        output::say(hint);
+    }
+    Ok(Exit::Success)
+}
+
+/// Makes of what is in the file what is to be in the cluster.
+fn prepare(contents: &mut Contents, args: &Args) {
+    for secret in &mut contents.secrets {
+        secret.metadata.namespace = None;
+        secret.labels_mut().insert(label::EXCLUDE_FROM_BACKUP.to_owned(), "true".to_owned());
+    }
+    for location in &mut contents.backup_locations {
+        location.metadata.namespace = None;
+        if args.read_only {
+            location.spec.access_mode = Some(AccessMode::ReadOnly);
+        }
+    }
+    for location in &mut contents.snapshot_locations {
+        location.metadata.namespace = None;
+    }
+}
+
+async fn check_namespace(installation: &Installation) -> anyhow::Result<()> {
+    let api = installation.cluster_api::<Namespace>();
+    let name = installation.namespace();
+    let request = async {
+        match api.get(name).await {
+            Ok(_) => Ok(true),
+            Err(error) if is_not_found(&error) => Ok(false),
+            // Whoever may not look at namespaces may still write into this one.
+            Err(kube::Error::Api(status)) if status.code == 403 => Ok(true),
+            Err(error) => Err(error),
+        }
+    };
+    if !installation.ask("look for the namespace", request).await? {
+        bail!(
+            "there is no namespace `{name}`: run `bowline install` first, or name the server's with --namespace"
+        );
+    }
+    Ok(())
+}
+
+async fn plan<K: Recovered>(
+    installation: &Installation,
+    objects: Vec<K>,
+    args: &Args,
+) -> anyhow::Result<Vec<Planned<K>>> {
+    let api = installation.api::<K>();
+    let mut planned = Vec::with_capacity(objects.len());
+    for mut object in objects {
+        let name = object.name_any();
+        let request = async {
+            match api.get(&name).await {
+                Ok(there) => Ok(Some(there)),
+                Err(error) if is_not_found(&error) => Ok(None),
+                Err(error) => Err(error),
+            }
+        };
+        let there = installation.ask(&format!("read {}", title(&object)), request).await?;
+        let differs = there.as_ref().is_some_and(|there| !there.is_same(&object));
+        let step = Step::of(there.is_some(), differs, args);
+        if let Some(there) = there {
+            // What was changed meanwhile by somebody else is not replaced unseen.
+            object.meta_mut().resource_version = there.resource_version();
+        }
+        planned.push(Planned { step, object });
+    }
+    Ok(planned)
+}
+
+async fn put<K: Recovered>(
+    installation: &Installation,
+    planned: &[Planned<K>],
+    done: &mut Vec<String>,
+) -> anyhow::Result<()> {
+    let (api, params) = (installation.api::<K>(), PostParams::default());
+    for Planned { step, object } in planned {
+        let (title, name) = (title(object), object.name_any());
+        let request = async {
+            match step {
+                Step::Create => api.create(&params, object).await.map(|_| ()),
+                Step::Replace => api.replace(&name, &params, object).await.map(|_| ()),
+                Step::Keep | Step::Refuse | Step::UpToDate => Ok(()),
+            }
+        };
+        let put = installation.ask(&format!("write {title}"), request).await;
+        put.map_err(|error| match done.is_empty() {
+            true => anyhow!("{}; nothing has been changed", output::one_line(&error)),
+            false => anyhow!(
+                "{}; imported before it: {}; run the same command again to continue",
+                output::one_line(&error),
+                open_runs::named(done)
+            ),
+        })?;
+        output::say(format_args!("{title}: {}", step.done()));
+        if step.changes() {
+            done.push(title);
+        }
+    }
+    Ok(())
+}
+
+fn title<K: Recovered>(object: &K) -> String {
+    format!("{} {}", K::kind(&()), output::harmless(&object.name_any()))
+}
+
+fn titled<K: Recovered>(planned: &[Planned<K>]) -> Vec<(String, Step)> {
+    planned.iter().map(|one| (title(&one.object), one.step)).collect()
+}
+
+/// Two locations that are both the default.
+fn two_defaults(
+    existing: &[BackupStorageLocation],
+    planned: &[Planned<BackupStorageLocation>],
+) -> Option<String> {
+    let theirs = planned.iter().find(|one| one.step.changes() && one.object.spec.default)?;
+    let ours = existing.iter().find(|one| {
+        let is_replaced = planned
+            .iter()
+            .any(|new| new.step == Step::Replace && new.object.name_any() == one.name_any());
+        one.spec.default && !is_replaced
+    })?;
+    Some(format!(
+        "warning: BackupStorageLocation {} and {} are both the default; change one with \
+         `bowline backup-location set NAME --default=false`",
+        ours.name_any(),
+        theirs.object.name_any()
+    ))
+}
+
+/// What is left to do.
+async fn advice(installation: &Installation, secrets: &[Planned<Secret>]) -> Vec<String> {
+    let mut words = vec![format!(
+        "the server brings the backups of the locations into the cluster within a minute or so: {} lists them",
+        installation.hint("backup get")
+    )];
+    let brings = secrets.iter().any(|one| one.object.name_any() == CREDENTIALS_SECRET);
+    let Ok(deployment) = ServerDeployment::find(installation).await else { return words };
+    let volumes = deployment.pod.volumes.iter().flatten();
+    let mut mounted = volumes.filter_map(|volume| volume.secret.as_ref()?.secret_name.as_deref());
+    if brings && !mounted.any(|name| name == CREDENTIALS_SECRET) {
+        words.push(format!(
+            "hint: the server does not use Secret {CREDENTIALS_SECRET} yet: run `bowline install` again with the same \
+             flags"
+        ));
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+    use serde_json::json;
+
+    use super::*;
+
+    #[derive(Debug, clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn args(words: &[&str]) -> Args {
+        Line::try_parse_from(["import", "file"].iter().chain(words)).unwrap().args
+    }
+
+    #[test]
+    fn what_differs_is_replaced_only_if_that_is_said() {
+        for (words, expected) in [
+            (&[][..], Step::Refuse),
+            (&["--force"], Step::Replace),
+            (&["--keep-existing"], Step::Keep),
+        ] {
+            let args = args(words);
+            assert_eq!(Step::of(true, true, &args), expected, "{words:?}");
+            assert_eq!(Step::of(true, false, &args), Step::UpToDate, "{words:?}");
+            assert_eq!(Step::of(false, false, &args), Step::Create, "{words:?}");
+        }
+        Line::try_parse_from(["import", "file", "--force", "--keep-existing"]).unwrap_err();
+    }
+
+    #[test]
+    fn objects_are_the_same_by_what_they_say() {
+        let secret = |metadata: serde_json::Value, value: &str| -> Secret {
+            serde_json::from_value(json!({"metadata": metadata, "data": {"k": value}})).unwrap()
+        };
+        let one = secret(json!({"name": "s"}), "YQ==");
+        let mut same = secret(json!({"name": "s", "uid": "u", "labels": {"a": "b"}}), "YQ==");
+        same.type_ = Some("Opaque".to_owned());
+        assert!(one.is_same(&same));
+        assert!(!one.is_same(&secret(json!({"name": "s"}), "Yg==")));
+    }
+
+    #[test]
+    fn what_is_imported_is_left_out_of_backups_and_may_be_read_only() {
+        let about = json!({"version": 1, "exported": "", "namespace": "old"});
+        let items = json!([
+            {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s", "namespace": "old"}},
+            {
+                "apiVersion": "velero.io/v1", "kind": "BackupStorageLocation",
+                "metadata": {"name": "l", "namespace": "old"}, "spec": {"provider": "aws"},
+            },
+        ]);
+        let list =
+            json!({"apiVersion": "v1", "kind": "List", "bowlineRecovery": about, "items": items});
+        let mut contents = Contents::decode(list.to_string().as_bytes()).unwrap();
+        prepare(&mut contents, &args(&["--read-only"]));
+        assert_eq!(contents.secrets[0].labels()[label::EXCLUDE_FROM_BACKUP], "true");
+        assert_eq!(contents.secrets[0].namespace(), None);
+        assert_eq!(contents.backup_locations[0].spec.access_mode, Some(AccessMode::ReadOnly));
+        assert_eq!(contents.backup_locations[0].namespace(), None);
+    }
+}

@@ -1,0 +1,162 @@
+//! What locks and opens a recovery file: a passphrase, or age keys.
+
+use std::fs::File;
+use std::io::{self, IsTerminal as _, Read as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, anyhow, bail};
+use console::Term;
+use zeroize::Zeroizing;
+
+use super::contents::Contents;
+use crate::age::{self, Identity, Kind, Unlock};
+
+/// Longer than any passphrase.
+const LONGEST_PASSPHRASE: u64 = 4096;
+/// The least that a new passphrase may have.
+const SHORTEST_PASSPHRASE: usize = 8;
+/// Larger than any file with identities.
+const LARGEST_IDENTITIES: u64 = 1 << 20;
+/// Larger than any recovery file: a Secret has 1 MiB at most.
+const LARGEST_FILE: u64 = 64 << 20;
+
+/// A file to open, and what opens it.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct OpenArgs {
+    /// The recovery file; - for standard input
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+
+    /// File with the passphrase in its first line [default: ask for it on the terminal]
+    #[arg(long, value_name = "FILE", conflicts_with = "identity")]
+    passphrase_file: Option<PathBuf>,
+
+    /// File with age identities (`AGE-SECRET-KEY-1…`), for a file that was exported with --recipient
+    #[arg(long, short, value_name = "FILE")]
+    identity: Vec<PathBuf>,
+}
+
+impl OpenArgs {
+    /// Opens the file. What `age --decrypt` has opened already is taken, too.
+    pub(super) async fn open(&self) -> anyhow::Result<Contents> {
+        let args = self.clone();
+        // Passphrases take a second to try, and the terminal takes as long as the user.
+        let opened = tokio::task::spawn_blocking(move || args.open_now()).await;
+        opened.context("the recovery file was not opened")?
+    }
+
+    fn open_now(&self) -> anyhow::Result<Contents> {
+        let name = match self.file.as_os_str() == "-" {
+            true => "standard input".to_owned(),
+            false => self.file.display().to_string(),
+        };
+        let bytes = self.read().with_context(|| format!("cannot read {name}"))?;
+        let text = if age::is_age(&bytes) {
+            self.decrypt(&bytes).with_context(|| format!("cannot open {name}"))?
+        } else {
+            bytes
+        };
+        Contents::decode(&text).with_context(|| format!("cannot use {name}"))
+    }
+
+    fn read(&self) -> anyhow::Result<Zeroizing<Vec<u8>>> {
+        if self.file.as_os_str() == "-" {
+            return limited(io::stdin().lock(), LARGEST_FILE);
+        }
+        limited(File::open(&self.file)?, LARGEST_FILE)
+    }
+
+    fn decrypt(&self, file: &[u8]) -> anyhow::Result<Zeroizing<Vec<u8>>> {
+        let kind = age::kind(file)?;
+        if kind == Kind::Recipients || !self.identity.is_empty() {
+            if kind == Kind::Recipients && self.identity.is_empty() {
+                bail!("{}; name yours with --identity FILE", age::Error::WantsIdentity);
+            }
+            let identities = identities(&self.identity)?;
+            return Ok(age::decrypt(file, &Unlock::Identities(&identities))?);
+        }
+        let passphrase = match &self.passphrase_file {
+            Some(path) => passphrase_of(path)?,
+            None => ask("Passphrase: ")?,
+        };
+        Ok(age::decrypt(file, &Unlock::Passphrase(&passphrase))?)
+    }
+}
+
+/// The passphrase in the first line of a file.
+pub(super) fn passphrase_of(path: &Path) -> anyhow::Result<Zeroizing<String>> {
+    let cannot = || format!("cannot read the passphrase in {}", path.display());
+    let bytes = limited(File::open(path).with_context(cannot)?, LONGEST_PASSPHRASE);
+    let bytes = bytes.with_context(cannot)?;
+    let line = bytes.split(|&byte| byte == b'\n').next().unwrap_or_default();
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    let text =
+        std::str::from_utf8(line).map_err(|_| anyhow!("it is not UTF-8")).with_context(cannot)?;
+    if text.is_empty() {
+        bail!("{}: its first line is empty", cannot());
+    }
+    Ok(Zeroizing::new(text.to_owned()))
+}
+
+/// A new passphrase, typed twice or from a file.
+pub(super) fn new_passphrase(file: Option<&Path>) -> anyhow::Result<Zeroizing<String>> {
+    let passphrase = match file {
+        Some(path) => passphrase_of(path)?,
+        None => {
+            let passphrase = ask("Passphrase for the recovery file: ")?;
+            if *passphrase != *ask("The same again: ")? {
+                bail!("the two passphrases differ; nothing was written");
+            }
+            passphrase
+        }
+    };
+    if passphrase.chars().count() < SHORTEST_PASSPHRASE {
+        bail!("the passphrase is too short: use at least {SHORTEST_PASSPHRASE} characters");
+    }
+    Ok(passphrase)
+}
+
+fn ask(prompt: &str) -> anyhow::Result<Zeroizing<String>> {
+    let terminal = Term::stderr();
+    if !io::stdin().is_terminal() || !terminal.is_term() {
+        bail!(
+            "not a terminal, so there is no prompt for the passphrase; add --passphrase-file FILE"
+        );
+    }
+    let cannot = "cannot ask for the passphrase";
+    terminal.write_str(prompt).context(cannot)?;
+    Ok(Zeroizing::new(terminal.read_secure_line().context(cannot)?))
+}
+
+/// The identities in files as `age-keygen` writes them.
+fn identities(paths: &[PathBuf]) -> anyhow::Result<Vec<Identity>> {
+    let mut identities = Vec::new();
+    for path in paths {
+        let cannot = || format!("cannot use the identities in {}", path.display());
+        let bytes = File::open(path).with_context(cannot)?;
+        let bytes = limited(bytes, LARGEST_IDENTITIES).with_context(cannot)?;
+        if age::is_age(&bytes) {
+            bail!("{}: the file is encrypted; decrypt it with `age --decrypt` first", cannot());
+        }
+        let text = String::from_utf8_lossy(&bytes);
+        let lines = text.lines().map(str::trim).enumerate();
+        for (number, line) in lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')) {
+            let identity = line.parse().with_context(|| format!("line {}", number + 1));
+            identities.push(identity.with_context(cannot)?);
+        }
+    }
+    if identities.is_empty() {
+        bail!("the files of --identity have no identity in them");
+    }
+    Ok(identities)
+}
+
+/// All that there is, unless it is too much.
+fn limited(source: impl io::Read, limit: u64) -> anyhow::Result<Zeroizing<Vec<u8>>> {
+    let mut bytes = Zeroizing::new(Vec::new());
+    source.take(limit + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > limit {
+        bail!("it has more than {limit} bytes");
+    }
+    Ok(bytes)
+}

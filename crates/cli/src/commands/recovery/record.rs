@@ -1,0 +1,137 @@
+//! Notes in the cluster that an export was done, so that `install` can remind when it was not.
+
+use std::collections::BTreeMap;
+
+use bowline_api::label;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
+
+use super::source::Found;
+use crate::commands::install::{MANAGED_BY, NAME};
+use crate::installation::{Installation, is_not_found};
+
+/// The ConfigMap with the note.
+const RECORD: &str = "bowline-recovery-export";
+const EXPORTED: &str = "exported";
+const DIGEST: &str = "digest";
+
+/// Whether an export is due.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum ExportState {
+    /// There are no credentials.
+    NotNeeded,
+    /// None was ever done. These Secrets are in no file.
+    Never(Vec<String>),
+    /// Something has changed since the one at that time.
+    Outdated(String),
+    Current,
+}
+
+impl ExportState {
+    /// What to tell the user, who exports with `command`.
+    pub(super) fn reminder(&self, command: &str) -> Option<String> {
+        match self {
+            Self::NotNeeded | Self::Current => None,
+            Self::Never(secrets) => Some(format!(
+                "hint: backups leave out credentials ({}), and no recovery file has them: a rebuilt cluster could not \
+                 read its backups; run {command} and keep the file elsewhere",
+                secrets.join(", ")
+            )),
+            Self::Outdated(exported) => Some(format!(
+                "hint: credentials or locations have changed since the recovery export of {exported}; run {command} \
+                 again"
+            )),
+        }
+    }
+}
+
+pub(super) async fn state(
+    installation: &Installation,
+    found: &Found,
+) -> anyhow::Result<ExportState> {
+    let api = installation.api::<ConfigMap>();
+    let request = async {
+        match api.get(RECORD).await {
+            Ok(record) => Ok(Some(record)),
+            Err(error) if is_not_found(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    };
+    let record = installation.ask(&format!("read ConfigMap `{RECORD}`"), request).await?;
+    Ok(judge(found, record.and_then(|record| record.data).as_ref()))
+}
+
+fn judge(found: &Found, record: Option<&BTreeMap<String, String>>) -> ExportState {
+    if found.contents.secrets.is_empty() {
+        return ExportState::NotNeeded;
+    }
+    let value = |key: &str| record.and_then(|record| record.get(key));
+    match (value(EXPORTED), value(DIGEST)) {
+        (Some(_), Some(digest)) if *digest == found.digest => ExportState::Current,
+        (Some(exported), _) => ExportState::Outdated(exported.clone()),
+        (None, _) => {
+            let secrets = &found.contents.secrets;
+            let names = secrets.iter().filter_map(|secret| secret.metadata.name.as_deref());
+            ExportState::Never(names.map(|name| format!("Secret {name}")).collect())
+        }
+    }
+}
+
+/// Notes that all of this was exported.
+pub(super) async fn put(installation: &Installation, found: &Found) -> anyhow::Result<()> {
+    let record = json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {
+            "name": RECORD,
+            // Restored into another cluster it would speak of a file that has nothing of that one.
+            "labels": {label::EXCLUDE_FROM_BACKUP: "true", MANAGED_BY: NAME},
+        },
+        "data": {EXPORTED: found.contents.about.exported, DIGEST: found.digest},
+    });
+    let api = installation.api::<ConfigMap>();
+    let params = PatchParams::apply(NAME).force();
+    let patch = Patch::Apply(&record);
+    let request = api.patch(RECORD, &params, &patch);
+    installation.ask(&format!("write ConfigMap `{RECORD}`"), request).await?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Secret;
+
+    use super::super::contents::{About, Contents};
+    use super::*;
+
+    fn found(secrets: usize, digest: &str) -> Found {
+        let secret: Secret = serde_json::from_value(json!({"metadata": {"name": "c"}})).unwrap();
+        let contents = Contents {
+            about: About::new("2026-11-16T14:00:00Z".to_owned(), "velero".to_owned()),
+            secrets: vec![secret; secrets],
+            backup_locations: Vec::new(),
+            snapshot_locations: Vec::new(),
+        };
+        Found { contents, gaps: Vec::new(), digest: digest.to_owned() }
+    }
+
+    #[test]
+    fn an_export_is_due_until_it_is_done_and_again_when_something_has_changed() {
+        let record = |digest: &str| {
+            BTreeMap::from([
+                (EXPORTED.to_owned(), "yesterday".to_owned()),
+                (DIGEST.to_owned(), digest.to_owned()),
+            ])
+        };
+        assert_eq!(judge(&found(0, "a"), None), ExportState::NotNeeded);
+        let never = judge(&found(1, "a"), None);
+        assert_eq!(never, ExportState::Never(vec!["Secret c".to_owned()]));
+        assert!(never.reminder("`x`").unwrap().contains("(Secret c)"));
+        assert_eq!(judge(&found(1, "a"), Some(&record("a"))), ExportState::Current);
+        let changed = judge(&found(1, "b"), Some(&record("a")));
+        assert!(
+            changed.reminder("`x`").unwrap().contains("since the recovery export of yesterday")
+        );
+        assert_eq!(ExportState::Current.reminder("`x`"), None);
+    }
+}

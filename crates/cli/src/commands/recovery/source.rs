@@ -1,0 +1,202 @@
+//! What of an installation belongs into a recovery file.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bowline_api::{BackupStorageLocation, VolumeSnapshotLocation};
+use k8s_openapi::api::core::v1::Secret;
+use kube::ResourceExt;
+use sha2::{Digest as _, Sha256};
+
+use super::contents::{
+    About, Contents, portable_backup_location, portable_secret, portable_snapshot_location,
+};
+use crate::commands::install::CREDENTIALS_SECRET;
+use crate::installation::{Installation, is_not_found};
+use crate::listing;
+
+/// The password of Velero's repositories.
+const REPOSITORY_SECRET: &str = "velero-repo-credentials";
+/// Settings of locations that name files of the server's pod, which nobody can export from here.
+const FILE_SETTINGS: [&str; 2] = ["passwordFile", "credentialsFile"];
+
+/// What an installation has.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) contents: Contents,
+    /// What is named and cannot be in the file, and by whom it is named.
+    pub(super) gaps: Vec<String>,
+    /// Changes with each Secret and location.
+    pub(super) digest: String,
+}
+
+/// Looks for the locations of an installation, and for the Secrets that they and the server use.
+pub(super) async fn gather(installation: &Installation) -> anyhow::Result<Found> {
+    let mut backups: Vec<BackupStorageLocation> = listing::find(installation, &[], None).await?;
+    let mut snapshots: Vec<VolumeSnapshotLocation> = listing::find(installation, &[], None).await?;
+    backups.sort_by_key(ResourceExt::name_any);
+    snapshots.sort_by_key(ResourceExt::name_any);
+    let named = named_secrets(&backups, &snapshots);
+    let servers = [CREDENTIALS_SECRET, REPOSITORY_SECRET].map(str::to_owned);
+    let names: BTreeSet<&String> = named.keys().chain(&servers).collect();
+    let (mut secrets, mut gaps) = (Vec::new(), outside(&backups, &snapshots));
+    for name in names {
+        match (find_secret(installation, name).await?, named.get(name)) {
+            (Some(secret), _) => secrets.push(secret),
+            (None, Some(users)) => {
+                gaps.push(format!("Secret {name}: not found; named by {}", users.join(", ")));
+            }
+            (None, None) => {}
+        }
+    }
+    let digest = digest(&secrets, &backups, &snapshots)?;
+    let now = jiff::Timestamp::now().round(jiff::Unit::Second)?.to_string();
+    let contents = Contents {
+        about: About::new(now, installation.namespace().to_owned()),
+        secrets: secrets.iter().map(portable_secret).collect(),
+        backup_locations: backups.iter().map(portable_backup_location).collect(),
+        snapshot_locations: snapshots.iter().map(portable_snapshot_location).collect(),
+    };
+    Ok(Found { contents, gaps, digest })
+}
+
+async fn find_secret(installation: &Installation, name: &str) -> anyhow::Result<Option<Secret>> {
+    let api = installation.api::<Secret>();
+    let request = async {
+        match api.get(name).await {
+            Ok(secret) => Ok(Some(secret)),
+            Err(error) if is_not_found(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    };
+    installation.ask(&format!("read Secret `{name}`"), request).await
+}
+
+/// The Secrets that locations name, and who names each.
+fn named_secrets(
+    backups: &[BackupStorageLocation],
+    snapshots: &[VolumeSnapshotLocation],
+) -> BTreeMap<String, Vec<String>> {
+    let mut named: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for location in backups {
+        let storage = location.spec.object_storage.as_ref();
+        let certificates = storage.and_then(|storage| storage.ca_cert_ref.as_ref());
+        for selector in location.spec.credential.iter().chain(certificates) {
+            let user = format!("backup location {}", location.name_any());
+            named.entry(selector.name.clone()).or_default().push(user);
+        }
+    }
+    for location in snapshots {
+        if let Some(selector) = &location.spec.credential {
+            let user = format!("snapshot location {}", location.name_any());
+            named.entry(selector.name.clone()).or_default().push(user);
+        }
+    }
+    named.remove("");
+    named
+}
+
+/// Files that locations name: they are in the server's pod, or nowhere.
+fn outside(backups: &[BackupStorageLocation], snapshots: &[VolumeSnapshotLocation]) -> Vec<String> {
+    let backups = backups.iter().map(|location| {
+        (format!("backup location {}", location.name_any()), &location.spec.config)
+    });
+    let snapshots = snapshots.iter().map(|location| {
+        (format!("snapshot location {}", location.name_any()), &location.spec.config)
+    });
+    let mut gaps = Vec::new();
+    for (user, config) in backups.chain(snapshots) {
+        for setting in FILE_SETTINGS.iter().filter(|setting| config.contains_key(**setting)) {
+            gaps.push(format!(
+                "{user}: `{setting}` names a file of the server, which is not exported; keep a copy of it elsewhere"
+            ));
+        }
+    }
+    gaps
+}
+
+/// A digest over what would be exported. Secrets take part by their versions: a digest of their values would help to
+/// guess them.
+fn digest(
+    secrets: &[Secret],
+    backups: &[BackupStorageLocation],
+    snapshots: &[VolumeSnapshotLocation],
+) -> anyhow::Result<String> {
+    let mut lines = Vec::new();
+    for secret in secrets {
+        let [uid, version] =
+            [secret.uid(), secret.resource_version()].map(Option::unwrap_or_default);
+        lines.push(format!("secret {} {uid} {version}", secret.name_any()));
+    }
+    for location in backups {
+        let spec = serde_json::to_string(&location.spec)?;
+        lines.push(format!("backup-location {} {spec}", location.name_any()));
+    }
+    for location in snapshots {
+        let spec = serde_json::to_string(&location.spec)?;
+        lines.push(format!("snapshot-location {} {spec}", location.name_any()));
+    }
+    let digest = Sha256::digest(lines.join("\n"));
+    Ok(digest.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn backup(name: &str, spec: &serde_json::Value) -> BackupStorageLocation {
+        BackupStorageLocation::new(name, serde_json::from_value(spec.clone()).unwrap())
+    }
+
+    fn snapshot(name: &str, spec: &serde_json::Value) -> VolumeSnapshotLocation {
+        VolumeSnapshotLocation::new(name, serde_json::from_value(spec.clone()).unwrap())
+    }
+
+    #[test]
+    fn every_secret_that_a_location_names_is_known_with_its_users() {
+        let backups = [
+            backup("a", &json!({"provider": "aws", "credential": {"name": "keys", "key": "k"}})),
+            backup(
+                "b",
+                &json!({
+                    "provider": "aws", "credential": {"name": "keys", "key": "other"},
+                    "objectStorage": {"bucket": "b", "caCertRef": {"name": "ca", "key": "c"}},
+                }),
+            ),
+        ];
+        let local = json!({
+            "provider": "bowline.io/local-volume", "credential": {"name": "password", "key": "c"},
+            "config": {"passwordFile": "/p"},
+        });
+        let snapshots = [snapshot("local", &local), snapshot("plain", &json!({"provider": "x"}))];
+        let named = named_secrets(&backups, &snapshots);
+        let named: Vec<(&str, usize)> =
+            named.iter().map(|(name, users)| (name.as_str(), users.len())).collect();
+        assert_eq!(named, [("ca", 1), ("keys", 2), ("password", 1)]);
+        let outside = outside(&backups, &snapshots);
+        assert_eq!(outside.len(), 1);
+        assert!(outside[0].starts_with("snapshot location local: `passwordFile`"), "{outside:?}");
+    }
+
+    #[test]
+    fn the_digest_changes_with_secrets_and_locations_and_not_with_their_status() {
+        let secret = |version: &str| -> Secret {
+            let metadata = json!({"name": "s", "uid": "u", "resourceVersion": version});
+            serde_json::from_value(json!({"metadata": metadata, "data": {"k": "dg=="}})).unwrap()
+        };
+        let one = backup("a", &json!({"provider": "aws"}));
+        let mut seen = one.clone();
+        seen.metadata.resource_version = Some("9".to_owned());
+        seen.status = Some(bowline_api::backup_storage_location::BackupStorageLocationStatus {
+            message: "checked".to_owned(),
+            ..Default::default()
+        });
+        let of = |version: &str, location: &BackupStorageLocation| {
+            digest(&[secret(version)], std::slice::from_ref(location), &[]).unwrap()
+        };
+        assert_eq!(of("1", &one), of("1", &seen));
+        assert_ne!(of("1", &one), of("2", &one));
+        assert_ne!(of("1", &one), of("1", &backup("a", &json!({"provider": "gcp"}))));
+    }
+}
