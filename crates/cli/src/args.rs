@@ -171,21 +171,32 @@ fn command_of(words: &[OsString]) -> String {
     let root = self::command();
     let mut command = &root;
     let mut path = program::name().to_owned();
-    // The value of a flag that stands before the command is no command either.
-    let mut follows_flag = false;
+    let mut is_value = false;
     for word in words.iter().skip(1) {
+        // The value of a flag that stands before the command is no command, whatever it is called.
+        if std::mem::take(&mut is_value) {
+            continue;
+        }
         let text = word.to_string_lossy();
         if text.starts_with('-') {
-            follows_flag = !text.contains('=');
+            is_value = [&root, command].iter().any(|command| has_value_after(command, &text));
         } else if let Some(inner) = command.find_subcommand(word) {
             command = inner;
             path = format!("{path} {}", inner.get_name());
-            follows_flag = false;
-        } else if !std::mem::take(&mut follows_flag) {
+        } else {
             break;
         }
     }
     path
+}
+
+/// Whether a flag of a command is followed by its value.
+fn has_value_after(command: &clap::Command, flag: &str) -> bool {
+    let is_meant = |arg: &&Arg| match flag.strip_prefix("--") {
+        Some(long) => arg.get_long() == Some(long),
+        None => arg.get_short().is_some_and(|short| *flag == format!("-{short}")),
+    };
+    command.get_arguments().filter(is_meant).any(|arg| arg.get_action().takes_values())
 }
 
 #[cfg(test)]

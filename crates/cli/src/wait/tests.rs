@@ -76,7 +76,7 @@ fn a_cancel_that_no_server_sees_is_hinted_at_once() {
     let mut narrator = Narrator::new(Reason::Cancel);
     assert!(!narrator.observe(&running(), &[], seconds(9)).contains(&Remark::NoServer));
     assert!(narrator.observe(&running(), &[], seconds(10)).contains(&Remark::NoServer));
-    assert_eq!(narrator.observe(&running(), &[], seconds(60)), []);
+    assert!(!narrator.observe(&running(), &[], seconds(60)).contains(&Remark::NoServer));
     // A server that has seen it says so.
     let mut canceling = running();
     let condition = json!({
