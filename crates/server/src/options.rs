@@ -25,6 +25,8 @@ pub struct Options {
     pub plugin_arguments: Vec<OsString>,
     /// How long one call of an item action may take; without it `Execute` 10 minutes, `AppliesTo` one.
     pub plugin_call_timeout: Option<Duration>,
+    /// How long a snapshotter may take for a snapshot while pods are frozen.
+    pub freeze_timeout: Duration,
     /// What `filesystem` locations lie below; without it there are none.
     pub filesystem_root: Option<PathBuf>,
     /// Where downloads from `filesystem` locations are served; port 0 means a free one.
@@ -94,6 +96,7 @@ impl Default for Options {
             plugin_dir: PathBuf::from("/plugins"),
             plugin_arguments: Vec::new(),
             plugin_call_timeout: None,
+            freeze_timeout: Duration::from_mins(10),
             filesystem_root: None,
             download_address: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             download_url: None,

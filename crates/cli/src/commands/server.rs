@@ -102,6 +102,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DURATION", value_parser = flags::timeout)]
     plugin_call_timeout: Option<Duration>,
 
+    /// Time limit for a snapshot by a plugin while hooks hold pods still; then they are thawed
+    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = flags::timeout)]
+    freeze_timeout: Duration,
+
     /// Let storage locations of the provider `filesystem` lie below this folder [default: there are
     /// none]
     #[arg(long, value_name = "FOLDER")]
@@ -271,6 +275,7 @@ fn options(args: Args) -> Options {
         // Velero's plugins get the flags of the server, and know them.
         plugin_arguments: std::env::args_os().skip(2).collect(),
         plugin_call_timeout: args.plugin_call_timeout,
+        freeze_timeout: args.freeze_timeout,
         filesystem_root: args.filesystem_root,
         download_address: args.download_address,
         download_url: args.download_url,
@@ -378,6 +383,7 @@ mod tests {
             "--default-snapshot-type=local",
             "--snapshot-upload-concurrency=9",
             "--plugin-call-timeout=2h",
+            "--freeze-timeout=90s",
             "--backup-sync-period",
             "0s",
             "--metrics-address=127.0.0.1:9000",
@@ -398,6 +404,7 @@ mod tests {
         assert_eq!(options.snapshot_upload_concurrency, 9);
         assert!(options.backup_sync_period.is_zero());
         assert_eq!(options.plugin_call_timeout, Some(Duration::from_hours(2)));
+        assert_eq!(options.freeze_timeout, Duration::from_secs(90));
         assert_eq!(options.metrics_address.to_string(), "127.0.0.1:9000");
         assert_eq!(parsed(&["--metrics-address="]).metrics_address, metrics::Address::Off);
         let level = "warning".parse().unwrap();
@@ -446,6 +453,7 @@ mod tests {
             "--default-backup-ttl=0s",
             "--backup-sync-period=-1s",
             "--plugin-call-timeout=0s",
+            "--freeze-timeout=0s",
             "--default-volume-snapshot-locations=aws",
             "--default-snapshot-type=remote",
             "--snapshot-upload-concurrency=0",
