@@ -39,7 +39,7 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{DeleteParams, ListParams, ObjectList, Patch, PatchParams};
 use kube::core::ObjectMeta;
-use kube::{Api, Client, ResourceExt as _};
+use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
@@ -624,20 +624,18 @@ pub(crate) async fn mark_thawed(
     orphan: &Orphan,
 ) -> Result<(), Error> {
     let (api, owner) = (Api::namespaced(client, namespace), Owner::of(orphan));
-    let mut tries = Tries::new(tries::WRITING);
+    let mut tries = Tries::new(tries::WHOLE);
     loop {
         let mark = async {
-            for page in some_pages(&api, &owner).await? {
-                let page = page.name_any();
-                let mark = json!({ "metadata": { "annotations": { page::THAWED: "true" } } });
-                match change(&api, &page, None, mark).await {
-                    Err(source) if !patch::is_missing(&source) => {
-                        return Err(Error::Write { page, source });
-                    }
-                    _ => {}
-                }
+            let Some(page) = some_pages(&api, &owner).await?.first().map(ResourceExt::name_any)
+            else {
+                return Ok(());
+            };
+            let mark = json!({ "metadata": { "annotations": { page::THAWED: "true" } } });
+            match change(&api, &page, None, mark).await {
+                Err(source) if !patch::is_missing(&source) => Err(Error::Write { page, source }),
+                _ => Ok(()),
             }
-            Ok(())
         };
         match tries.one(mark).await {
             Ok(()) => return Ok(()),

@@ -206,9 +206,16 @@ impl Planner {
             _ => self.pick(&[Stage::Blocks, Stage::Thaw]),
         };
         let mut targets = vec![first];
-        if matches!(second, Target::At(Point::NoteThawed, _)) {
+        match second {
             // Only somebody who is frozen is thawed.
-            targets.push(Target::At(Point::Frozen, 1));
+            Target::At(Point::NoteThawed | Point::ThawNoted, _) => {
+                targets.push(Target::At(Point::Frozen, 1));
+            }
+            // Only what nobody has heard of is asked for again.
+            Target::At(Point::Reclaim | Point::SnapshotReclaimed, _) => {
+                targets.push(Target::At(Point::SnapshotCreated, 1));
+            }
+            _ => {}
         }
         targets.push(second);
         if let Target::At(Point::SnapshotCreated | Point::CsiSnapshotCreated, _) = second {

@@ -398,9 +398,10 @@ async fn forget(context: &Context, orphan: &Orphan) -> Result<(), String> {
     }
     let hooks = KeptHooks::new(context.client.clone(), &context.options.namespace, run);
     let removed = kit::remove(context, &journal, run, Some(hooks)).await;
-    match removed.map_err(|error| one_line(&error))? {
-        true => Ok(()),
-        false => Err("the hooks beside it cannot be removed".to_owned()),
+    if removed.map_err(|error| one_line(&error))? {
+        Ok(())
+    } else {
+        Err("the hooks beside it cannot be removed".to_owned())
     }
 }
 

@@ -26,6 +26,7 @@ use bowline_store::name::RunUid;
 use futures::StreamExt as _;
 use kube::ResourceExt as _;
 
+use super::kit;
 use crate::journal::{ConfigMaps, KeptHooks, Listed, Orphan, list, mark_thawed};
 use crate::server::Context;
 use crate::story::one_line;
@@ -196,7 +197,7 @@ async fn salvage_unopened(
     let salvaged = crate::journal::salvage(client.clone(), namespace, orphan).await;
     let salvaged = salvaged.map_err(|error| one_line(&error))?;
     let frozen = FrozenPods::recover(&salvaged.records).all();
-    if frozen.is_empty() || salvaged.is_thawed {
+    if frozen.is_empty() {
         return Ok(Pass::Thawed);
     }
     let Orphan { run, kind, name, .. } = orphan;
@@ -207,10 +208,15 @@ async fn salvage_unopened(
             let frozen = FrozenPods::recover(&records).all();
             Ok(judge(&with(context, orphan, &hooks, &journal, &frozen, retry).await))
         }
+        // What cannot be noted keeps nobody frozen.
         Err(error) => {
+            let is_damaged = kit::is_damaged(&error);
+            if is_damaged && salvaged.is_thawed {
+                return Ok(Pass::Thawed);
+            }
             let unwritable = Unwritable(one_line(&error));
             let outcome = with(context, orphan, &hooks, &unwritable, &frozen, retry).await;
-            if outcome.frozen.is_empty() {
+            if is_damaged && outcome.frozen.is_empty() {
                 let marked = mark_thawed(client.clone(), namespace, orphan).await;
                 marked.map_err(|error| one_line(&error))?;
             }

@@ -39,7 +39,7 @@ pub(super) const RUN_NAME: &str = "bowline.io/run-name";
 pub(super) const WRITER: &str = "bowline.io/journal-writer";
 /// The storage location of the run, on each page.
 pub(super) const LOCATION: &str = "bowline.io/storage-location";
-/// On the pages of a damaged journal whose pods have been thawed.
+/// On a page of a damaged journal whose pods have been thawed.
 pub(super) const THAWED: &str = "bowline.io/journal-thawed";
 /// On the first page of a journal that is being removed.
 pub(super) const REMOVED: &str = "bowline.io/journal-removed";
