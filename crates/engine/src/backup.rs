@@ -42,6 +42,7 @@ mod seen;
 pub mod snapshot;
 mod spool;
 mod taken;
+mod thaw;
 pub mod upload;
 pub mod volume;
 
@@ -49,6 +50,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use bowline_plugin::{BackupItemAction, ItemBlockAction};
 use bowline_store::BackupStore;
@@ -64,7 +66,6 @@ use crate::point::{self, Point};
 use crate::report::Report;
 use crate::snapshotter::Snapshotters;
 use archive::{Archive, Sealed};
-pub use block::{ThawError, thaw_left};
 use collect::Turn;
 use context::{Context, assemble, prepare};
 pub use inventory::Inventory;
@@ -74,6 +75,7 @@ use request::Request;
 pub use snapshot::SnapshotProgress;
 pub use taken::Taken;
 use taken::{begun_before, begun_by_csi_before, end, own, taken_before};
+pub use thaw::{ThawError, ThawOutcome, ThawRetry, Thawing, UnwrittenThaws, thaw_left};
 use upload::UploadError;
 
 /// How many bytes of objects may be in flight.
@@ -126,6 +128,8 @@ pub struct Options {
     pub block_workers: usize,
     /// A folder for files without a name.
     pub scratch: PathBuf,
+    /// How long a plugin may take to take a snapshot while pods are frozen; none is no limit of its own.
+    pub freeze_timeout: Option<Duration>,
 }
 
 /// How far a run is.

@@ -8,7 +8,11 @@
 //! Commands are never noted: hooks are derived again from the pod and the run. Whoever can write a
 //! journal cannot make us execute anything.
 
+mod frozen;
+mod in_flight;
+
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
 use async_trait::async_trait;
@@ -21,6 +25,8 @@ use sha2::{Digest as _, Sha256};
 
 use crate::backup::csi;
 use crate::report::Message;
+pub use frozen::{Frozen, FrozenPods, apply_thaw};
+pub use in_flight::InFlight;
 
 /// How often a run is taken up. One that ends the server each time must not go on for ever.
 pub const ATTEMPTS: usize = 4;
@@ -38,20 +44,37 @@ pub trait Journal: Send + Sync {
 }
 
 /// A journal that does not outlast its process, for tests.
-#[derive(Debug, Default)]
-pub struct InMemory(Mutex<Vec<Record>>);
+#[derive(Default)]
+pub struct InMemory {
+    records: Mutex<Vec<Record>>,
+    refuses: Option<Box<dyn Fn(&Record) -> bool + Send + Sync>>,
+}
 
 impl InMemory {
+    /// One that refuses some records, as an API server may that is away or has a quota.
+    pub fn refusing(refuses: impl Fn(&Record) -> bool + Send + Sync + 'static) -> Self {
+        Self { records: Mutex::default(), refuses: Some(Box::new(refuses)) }
+    }
+
     /// What was noted, in order.
     pub fn records(&self) -> Vec<Record> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.records.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl fmt::Debug for InMemory {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_tuple("InMemory").field(&self.records()).finish()
     }
 }
 
 #[async_trait]
 impl Journal for InMemory {
     async fn append(&self, record: &Record) -> Result<(), Error> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(record.clone());
+        if self.refuses.as_ref().is_some_and(|refuses| refuses(record)) {
+            return Err(Error("the journal refuses the record".to_owned()));
+        }
+        self.records.lock().unwrap_or_else(PoisonError::into_inner).push(record.clone());
         Ok(())
     }
 }
@@ -88,6 +111,34 @@ pub enum Record {
         /// What went wrong with that.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         errors: Vec<Told>,
+    },
+    /// Later: post-hooks of one pod of a block have been run.
+    PostHooks {
+        /// The block.
+        block: u64,
+        /// The uid of the pod.
+        pod: String,
+        /// Those that have run, by their place among the post-hooks of the pod.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        ran: Vec<usize>,
+        /// Whether none is left, so that the pod is thawed.
+        #[serde(default)]
+        is_thawed: bool,
+        /// What went wrong with that.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        errors: Vec<Told>,
+    },
+    /// Of the snapshots that a block asked plugins for, these may yet come; the others are settled.
+    InFlight {
+        /// The block.
+        block: u64,
+        /// What the plugins were asked for.
+        intents: Vec<Intent>,
+    },
+    /// A snapshot that was in flight is gone, or nobody can find out.
+    Reclaimed {
+        /// The request for it.
+        request: String,
     },
     /// A plugin is about to be asked for a volume, in a restore.
     VolumeBegun(VolumeBegun),
@@ -146,6 +197,9 @@ pub struct Pod {
     pub name: String,
     /// Its uid.
     pub uid: String,
+    /// The post-hooks that have run although others did not reach it, by their place.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ran: Vec<usize>,
 }
 
 /// Something that a plugin is asked to do, and that must not be done twice unnoticed.
@@ -245,9 +299,16 @@ pub struct Ended {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<Told>,
     /// How many hooks were run.
+    #[serde(skip_serializing_if = "is_zero")]
     pub hooks_attempted: u64,
     /// How many of them failed.
+    #[serde(skip_serializing_if = "is_zero")]
     pub hooks_failed: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde wants a reference")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// Bytes in the bucket.
@@ -304,7 +365,9 @@ pub struct Recovered {
     /// Blocks that are not.
     pub unfinished: Vec<Begun>,
     /// Pods that may be frozen at this moment, by block.
-    pub frozen: BTreeMap<u64, Vec<Pod>>,
+    pub frozen: Frozen,
+    /// Snapshots that plugins were asked for and that may have been taken, though nobody has heard of them.
+    pub in_flight: Vec<Intent>,
     /// What went wrong when pods were thawed.
     pub thaw_errors: Vec<Told>,
     /// The number of the next block.
@@ -327,8 +390,11 @@ pub struct Requested {
 pub fn recover(records: impl IntoIterator<Item = Record>) -> Recovered {
     let mut recovered = Recovered::default();
     let mut begun: BTreeMap<u64, Begun> = BTreeMap::new();
-    let mut thawed = BTreeSet::new();
+    let (mut frozen, mut in_flight) = (FrozenPods::default(), InFlight::default());
+    let mut over = BTreeSet::new();
     for record in records {
+        frozen.see(&record);
+        in_flight.see(&record);
         match record {
             Record::Attempt { .. } => recovered.attempts += 1,
             Record::Left { .. } => recovered.attempts = recovered.attempts.saturating_sub(1),
@@ -344,14 +410,14 @@ pub fn recover(records: impl IntoIterator<Item = Record>) -> Recovered {
             Record::Ended(ended) => {
                 recovered.next_block = recovered.next_block.max(ended.block.saturating_add(1));
                 begun.remove(&ended.block);
-                if !recovered.finished.iter().any(|before| before.block == ended.block) {
+                if over.insert(ended.block) {
                     recovered.finished.push(*ended);
                 }
             }
-            Record::Thawed { block, errors } => {
-                thawed.insert(block);
+            Record::Thawed { errors, .. } | Record::PostHooks { errors, .. } => {
                 recovered.thaw_errors.extend(errors);
             }
+            Record::InFlight { .. } | Record::Reclaimed { .. } => {}
             Record::VolumeBegun(begun) => {
                 recovered.next_block = recovered.next_block.max(begun.block.saturating_add(1));
                 recovered.volumes.push(Requested { begun, ended: None });
@@ -364,13 +430,8 @@ pub fn recover(records: impl IntoIterator<Item = Record>) -> Recovered {
             }
         }
     }
-    let unfinished = begun.values().map(|block| (block.block, &block.pods));
-    let finished = recovered.finished.iter().map(|ended| (ended.block, &ended.frozen));
-    recovered.frozen = unfinished
-        .chain(finished)
-        .filter(|(block, pods)| !pods.is_empty() && !thawed.contains(block))
-        .map(|(block, pods)| (block, pods.clone()))
-        .collect();
+    recovered.frozen = frozen.all();
+    recovered.in_flight = in_flight.all();
     recovered.unfinished = begun.into_values().collect();
     recovered
 }
@@ -384,6 +445,7 @@ mod tests {
             namespace: "shop".into(),
             name: (*name).into(),
             uid: format!("uid-{name}"),
+            ..Pod::default()
         };
         Record::Begun(Begun { block, pods: pods.iter().map(pod).collect(), ..Begun::default() })
     }
@@ -486,6 +548,21 @@ mod tests {
                 ..Ended::default()
             })),
             Record::Thawed { block: 7, errors: Vec::new() },
+            Record::PostHooks {
+                block: 7,
+                pod: "uid-a".into(),
+                ran: vec![0, 2],
+                is_thawed: false,
+                errors: Vec::new(),
+            },
+            Record::InFlight {
+                block: 7,
+                intents: vec![Intent {
+                    snapshot: Some(SnapshotIntent::default()),
+                    ..Intent::default()
+                }],
+            },
+            Record::Reclaimed { request: "r".into() },
             Record::Left { at: Timestamp::UNIX_EPOCH },
             Record::VolumeBegun(VolumeBegun {
                 block: 8,

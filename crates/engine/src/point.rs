@@ -75,6 +75,12 @@ points! {
     Ended = "ended",
     /// A thaw after a restart is about to be noted.
     NoteThawed = "note-thawed",
+    /// It was, or could not be.
+    ThawNoted = "thaw-noted",
+    /// A snapshot that was in flight is about to be asked for again, so that it can be deleted.
+    Reclaim = "reclaim",
+    /// It is gone, which is about to be noted.
+    SnapshotReclaimed = "snapshot-reclaimed",
     /// The archive of a backup is in the bucket.
     ArchiveUploaded = "archive-uploaded",
     /// The files beside it are.

@@ -21,6 +21,7 @@ pub mod restore;
 mod run;
 pub mod schedule;
 pub mod server_status_request;
+mod thaw;
 mod timed;
 
 pub(crate) use operations::CANCELED_PREFIX;

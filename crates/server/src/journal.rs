@@ -12,41 +12,50 @@
 //! - Opening a journal takes it over, and writes on pages of its own. What somebody who had it open
 //!   before was about to write is refused, however late it comes to the API server; or, where it was
 //!   a new page, it is the later opening that is refused, and must be opened again to see that page.
-//! - What is not a page as we write it is an error that names it; nothing is skipped.
+//! - What is not a page as we write it is an error that names it; nothing is skipped. Only [`salvage`] reads
+//!   what can still be read, for the sake of pods that may be frozen.
+//! - A page is begun only when the one before it is there.
 //!
 //! # Caveats
 //! - An append is tried for 18 seconds, after what was being written when it came.
 
+mod hooks;
+mod pack;
 mod page;
+mod state;
 #[cfg(test)]
 mod tests;
 mod tries;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::hash::{BuildHasher as _, RandomState};
+use std::hash::{BuildHasher as _, DefaultHasher, Hash as _, Hasher as _, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use bowline_api::label;
 use bowline_engine::journal::{self, Journal, Record};
 use bowline_store::name::RunUid;
+use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{DeleteParams, ListParams, ObjectList, Patch, PatchParams};
 use kube::core::ObjectMeta;
-use kube::{Api, Client, ResourceExt as _};
+use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use crate::patch;
 use crate::story::one_line;
+pub(crate) use hooks::KeptHooks;
 use page::{Contents, Owner, Place};
+use state::State;
+pub(crate) use state::ThawClaim;
 use tries::Tries;
 
 /// How many pages are asked for at once, and how many descriptions of pages.
 const PAGES_AT_ONCE: u32 = 32;
 const DESCRIPTIONS_AT_ONCE: u32 = 250;
-/// How many orphans are told at once.
-const MOST_ORPHANS: usize = 1000;
+/// How many journals are listed at once. More are left for the next time, and that is told.
+const MOST_JOURNALS: usize = 100_000;
 
 /// Why a journal could not be read, written or removed.
 #[derive(Debug, thiserror::Error)]
@@ -64,7 +73,11 @@ pub enum Error {
     #[error("a record cannot be encoded")]
     Encode(#[source] serde_json::Error),
     /// No record fits any more.
-    #[error("the journal is full: it takes {} MiB at most", page::MOST_BYTES >> 20)]
+    #[error(
+        "the journal is full: it takes {} MiB at most, packed {}",
+        page::MOST_UNPACKED >> 20,
+        page::MOST_BYTES >> 20
+    )]
     Full,
     /// There are more pages than were ever written.
     #[error("run {run} has a journal of more than {} ConfigMaps", page::MOST_PAGES)]
@@ -156,6 +169,26 @@ pub struct ConfigMaps {
     /// What nobody has begun to write. Each entry has a caller who waits, so callers bound it.
     waiting: Mutex<VecDeque<Waiting>>,
     pen: tokio::sync::Mutex<Pen>,
+    /// Which pods may be frozen and which snapshots are in flight, as the records say, written or not.
+    state: State,
+}
+
+/// A journal in the cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Listed {
+    /// Whose it is.
+    pub(crate) orphan: Orphan,
+    /// What changes with each record.
+    pub(crate) fingerprint: u64,
+}
+
+/// What can be read of a journal, damaged or not.
+#[derive(Debug, Default)]
+pub(crate) struct Salvaged {
+    /// The records that can be read, in order.
+    pub(crate) records: Vec<Record>,
+    /// Whether the pods that a damaged one names have been thawed, and that could not be noted in it.
+    pub(crate) is_thawed: bool,
 }
 
 /// A journal whose run is gone. [`ConfigMaps::open`] reads it.
@@ -177,6 +210,8 @@ type Outcome = Result<(), String>;
 /// A record, and who waits for it.
 struct Waiting {
     text: String,
+    /// Whether it may be packed.
+    is_packable: bool,
     done: oneshot::Sender<Outcome>,
 }
 
@@ -186,14 +221,85 @@ struct Pen {
     place: Place,
     /// The resource version of the page; none if it may not be there yet.
     version: Option<String>,
+    /// What is on the page for sure.
+    written: Written,
+    /// What is packed together with what is written next.
+    packed: Option<Packed>,
     /// What is being written. It stays here until its outcome is known, whoever writes it.
     batch: Option<Batch>,
+}
+
+impl Written {
+    /// Packs what can be packed, if that is worth while. Returns as well how much room the page takes then.
+    fn pack(&self) -> Option<(Packed, usize)> {
+        if self.plain.is_empty() {
+            return None;
+        }
+        let bytes = match pack::pack(&self.packable) {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                tracing::warn!("a page of the journal cannot be packed: {error}");
+                return None;
+            }
+        };
+        let used = self.readable + page::cost(bytes.len());
+        let packed = Packed { bytes: ByteString(bytes), keys: self.plain.clone() };
+        (used <= page::WELL_PACKED).then_some((packed, used))
+    }
+
+    /// Takes note of what was written.
+    fn add(&mut self, batch: &Batch) {
+        for key in batch.packed.iter().flat_map(|packed| &packed.keys) {
+            self.plain.remove(key);
+        }
+        for (key, text) in &batch.records {
+            if batch.packable.contains(key) {
+                self.plain.insert(key.clone());
+                self.packable.insert(key.clone(), text.clone());
+            } else {
+                self.readable += page::cost(text.len());
+            }
+        }
+    }
+}
+
+impl Batch {
+    /// What is changed on the page.
+    fn as_patch(&self) -> Value {
+        let Some(Packed { bytes, keys }) = &self.packed else {
+            return json!({ "data": self.records });
+        };
+        let gone = keys.iter().map(|key| (key.clone(), Value::Null));
+        let new = self.records.iter().map(|(key, text)| (key.clone(), json!(text)));
+        let data: serde_json::Map<String, Value> = gone.chain(new).collect();
+        json!({ "data": data, "binaryData": { pack::KEY: bytes } })
+    }
+}
+
+/// What somebody has written on a page.
+#[derive(Default)]
+struct Written {
+    /// Records that may be packed, packed or not.
+    packable: BTreeMap<String, String>,
+    /// Those of them that are not.
+    plain: BTreeSet<String>,
+    /// How much room the others take, which stay as they are.
+    readable: usize,
+}
+
+/// Records that are packed together with what is written, and so are not on the page for themselves any more.
+struct Packed {
+    bytes: ByteString,
+    keys: BTreeSet<String>,
 }
 
 /// Records that are written by one request, on one page.
 #[derive(Default)]
 struct Batch {
     records: BTreeMap<String, String>,
+    /// The keys of those that may be packed later.
+    packable: BTreeSet<String>,
+    packed: Option<Packed>,
     done: Vec<oneshot::Sender<Outcome>>,
 }
 
@@ -219,7 +325,25 @@ impl ConfigMaps {
         };
         let pen = Pen { place: contents.place, ..Pen::default() };
         let (waiting, pen) = (Mutex::default(), tokio::sync::Mutex::new(pen));
-        Ok((Self { api, owner, writer, location: None, waiting, pen }, contents.records))
+        let state = State::recover(&contents.records);
+        Ok((Self { api, owner, writer, location: None, waiting, pen, state }, contents.records))
+    }
+
+    /// Whether something is left of the run that only the journal knows of: pods that may be frozen, or
+    /// snapshots that may yet come.
+    pub(crate) fn is_needed(&self) -> bool {
+        self.state.is_needed()
+    }
+
+    /// Takes on those pods that may be frozen and that nobody is about to thaw. No block with one of them is
+    /// begun meanwhile. Waits until nobody else has taken them on.
+    pub(crate) async fn claim_frozen(&self) -> ThawClaim<'_> {
+        self.state.claim().await
+    }
+
+    /// The same, unless somebody else is at it.
+    pub(crate) fn try_claim_frozen(&self) -> Option<ThawClaim<'_>> {
+        self.state.try_claim()
     }
 
     /// The same, and it says on the pages that it writes in which storage location the run has its files.
@@ -231,7 +355,7 @@ impl ConfigMaps {
     }
 
     /// Removes it: the run has ended and nothing of it may be needed.
-    pub async fn remove(self) -> Result<(), Error> {
+    pub async fn remove(&self) -> Result<(), Error> {
         let mut tries = Tries::new(tries::WHOLE);
         loop {
             match tries.one(erase(&self.api, &self.owner)).await {
@@ -256,12 +380,17 @@ impl ConfigMaps {
                 Ok(()) => break Ok(()),
                 Err(error) => {
                     if let Err(error) = tries.again(error).await {
+                        pen.take_back();
                         break Err(one_line(&error));
                     }
                 }
             }
         };
-        for done in pen.batch.take().unwrap_or_default().done {
+        let batch = pen.batch.take().unwrap_or_default();
+        if outcome.is_ok() {
+            pen.written.add(&batch);
+        }
+        for done in batch.done {
             // Who is gone does not want to know.
             let _ = done.send(outcome.clone());
         }
@@ -273,7 +402,7 @@ impl ConfigMaps {
         let Some(batch) = &pen.batch else { return Ok(()) };
         let name = self.owner.page_name(pen.place.page);
         let written = if let Some(version) = &pen.version {
-            change(&self.api, &name, Some(version), json!({ "data": batch.records })).await
+            change(&self.api, &name, Some(version), batch.as_patch()).await
         } else {
             let mut new = self.owner.page(pen.place.page, &self.writer, batch.records.clone());
             if let Some(location) = &self.location {
@@ -303,9 +432,21 @@ impl ConfigMaps {
 #[async_trait]
 impl Journal for ConfigMaps {
     async fn append(&self, record: &Record) -> Result<(), journal::Error> {
+        self.state.see(record).await;
+        let written = self.put(record).await;
+        if written.is_err() {
+            self.state.not_written(record);
+        }
+        written
+    }
+}
+
+impl ConfigMaps {
+    async fn put(&self, record: &Record) -> Result<(), journal::Error> {
         let text = page::encode(record).map_err(|error| journal::Error(one_line(&error)))?;
+        let is_packable = !pack::stays_readable(record);
         let (done, mut outcome) = oneshot::channel();
-        self.waiting().push_back(Waiting { text, done });
+        self.waiting().push_back(Waiting { text, is_packable, done });
         let mut pen = tokio::select! {
             biased;
             outcome = &mut outcome => return told(outcome.ok()),
@@ -331,6 +472,9 @@ impl Pen {
         while let Some(first) = waiting.pop_front() {
             match self.key(first.text.len(), batch.records.is_empty()) {
                 Ok(Some(key)) => {
+                    if first.is_packable {
+                        batch.packable.insert(key.clone());
+                    }
                     batch.records.insert(key, first.text);
                     batch.done.push(first.done);
                 }
@@ -343,7 +487,16 @@ impl Pen {
                 }
             }
         }
+        batch.packed = self.packed.take();
         self.batch = Some(batch).filter(|batch| !batch.records.is_empty());
+    }
+
+    /// Records could not be written. If their page may not be there, the next ones go to the same page: no
+    /// page may be missing. Their numbers are not given again, since they may be there after all.
+    fn take_back(&mut self) {
+        if self.version.is_none() {
+            self.place.clear();
+        }
     }
 
     /// The key for a record, if it fits. The page is turned only if nothing was put on it just now.
@@ -352,42 +505,60 @@ impl Pen {
         if key.is_some() || !may_turn {
             return Ok(key);
         }
+        if let Some((packed, used)) = self.written.pack() {
+            self.place.resize(used);
+            if let Some(key) = self.place.key(bytes)? {
+                self.packed = Some(packed);
+                return Ok(Some(key));
+            }
+        }
         self.place.turn()?;
         self.version = None;
+        self.written = Written::default();
         self.place.key(bytes)
     }
 }
 
 /// Journals whose run is not in `live`: the uids of all Backups and Restores that there are, and of
-/// those that this process still runs though they were deleted. No more than a thousand at once.
+/// those that this process still runs though they were deleted.
 pub async fn orphans(
     client: Client,
     namespace: &str,
     live: &BTreeSet<String>,
 ) -> Result<Vec<Orphan>, Error> {
+    let all = list(client, namespace).await?.into_iter().map(|listed| listed.orphan);
+    Ok(all.filter(|orphan| !live.contains(orphan.run.as_str())).collect())
+}
+
+/// All journals.
+pub(crate) async fn list(client: Client, namespace: &str) -> Result<Vec<Listed>, Error> {
     let api = Api::namespaced(client, namespace);
     let mut tries = Tries::new(tries::WHOLE);
     loop {
-        match tries.one(find_orphans(&api, live)).await {
+        match tries.one(find_all(&api)).await {
             Ok(found) => return Ok(found),
             Err(error) => tries.again(error).await?,
         }
     }
 }
 
-async fn find_orphans(api: &Api<ConfigMap>, live: &BTreeSet<String>) -> Result<Vec<Orphan>, Error> {
-    let mut found: BTreeMap<String, Orphan> = BTreeMap::new();
+async fn find_all(api: &Api<ConfigMap>) -> Result<Vec<Listed>, Error> {
+    let mut found: BTreeMap<String, (Orphan, DefaultHasher)> = BTreeMap::new();
+    let mut is_more = false;
     let params = ListParams::default().labels(label::JOURNAL).limit(DESCRIPTIONS_AT_ONCE);
     let see = |page: kube::core::PartialObjectMeta<ConfigMap>| {
         let value = |values: &BTreeMap<String, String>, key| values.get(key).cloned();
         let uid = value(page.labels(), label::JOURNAL).unwrap_or_default();
         let location = value(page.annotations(), page::LOCATION);
+        let version = (page.name_any(), page.resource_version());
         // Pages of an older server do not say.
-        if let Some(known) = found.get_mut(&uid) {
+        if let Some((known, hasher)) = found.get_mut(&uid) {
             known.location = known.location.take().or(location);
+            version.hash(hasher);
             return Ok(());
         }
-        if live.contains(&uid) || found.len() >= MOST_ORPHANS {
+        if found.len() >= MOST_JOURNALS {
+            is_more = true;
             return Ok(());
         }
         let Ok(run) = RunUid::new(uid.clone()) else {
@@ -399,25 +570,114 @@ async fn find_orphans(api: &Api<ConfigMap>, live: &BTreeSet<String>) -> Result<V
         };
         let kind = value(page.labels(), label::RUN_KIND).unwrap_or_default();
         let name = value(page.annotations(), page::RUN_NAME).unwrap_or_default();
-        found.insert(uid, Orphan { run, kind, name, location });
+        let mut hasher = DefaultHasher::new();
+        version.hash(&mut hasher);
+        found.insert(uid, (Orphan { run, kind, name, location }, hasher));
         Ok(())
     };
     each(params, |params| async move { api.list_metadata(&params).await }, see).await?;
-    Ok(found.into_values().collect())
+    if is_more {
+        tracing::error!("more than {MOST_JOURNALS} journals are in the namespace: some wait");
+    }
+    let listed =
+        |(orphan, hasher): (Orphan, DefaultHasher)| Listed { orphan, fingerprint: hasher.finish() };
+    Ok(found.into_values().map(listed).collect())
+}
+
+/// Reads a journal that nobody may have open, and does not take it over.
+pub(crate) async fn read(
+    client: Client,
+    namespace: &str,
+    orphan: &Orphan,
+) -> Result<Vec<Record>, Error> {
+    let (api, owner) = (Api::namespaced(client, namespace), Owner::of(orphan));
+    let mut tries = Tries::new(tries::WHOLE);
+    loop {
+        match tries.one(all_pages(&api, &owner)).await {
+            Ok(pages) if pages.iter().any(|page| owner.is_removed(page)) => return Ok(Vec::new()),
+            Ok(pages) => return Ok(owner.read(pages)?.records),
+            Err(error) => tries.again(error).await?,
+        }
+    }
+}
+
+/// Reads what can be read of a journal, and leaves out the rest.
+pub(crate) async fn salvage(
+    client: Client,
+    namespace: &str,
+    orphan: &Orphan,
+) -> Result<Salvaged, Error> {
+    let (api, owner) = (Api::namespaced(client, namespace), Owner::of(orphan));
+    let mut tries = Tries::new(tries::WHOLE);
+    loop {
+        match tries.one(some_pages(&api, &owner)).await {
+            Ok(pages) => return Ok(owner.salvage(pages)),
+            Err(error) => tries.again(error).await?,
+        }
+    }
+}
+
+/// Notes on a journal that is damaged that the pods are thawed that it names.
+pub(crate) async fn mark_thawed(
+    client: Client,
+    namespace: &str,
+    orphan: &Orphan,
+) -> Result<(), Error> {
+    let (api, owner) = (Api::namespaced(client, namespace), Owner::of(orphan));
+    let mut tries = Tries::new(tries::WHOLE);
+    loop {
+        let mark = async {
+            let Some(page) = some_pages(&api, &owner).await?.first().map(ResourceExt::name_any)
+            else {
+                return Ok(());
+            };
+            let mark = json!({ "metadata": { "annotations": { page::THAWED: "true" } } });
+            match change(&api, &page, None, mark).await {
+                Err(source) if !patch::is_missing(&source) => Err(Error::Write { page, source }),
+                _ => Ok(()),
+            }
+        };
+        match tries.one(mark).await {
+            Ok(()) => return Ok(()),
+            Err(error) => tries.again(error).await?,
+        }
+    }
+}
+
+/// All pages, if they are not too many.
+async fn all_pages(api: &Api<ConfigMap>, owner: &Owner) -> Result<Vec<ConfigMap>, Error> {
+    let (mut pages, mut bytes) = (Vec::new(), 0);
+    let params = ListParams::default().labels(&owner.selector()).limit(PAGES_AT_ONCE);
+    let see = |page: ConfigMap| {
+        bytes += page::used(&page);
+        pages.push(page);
+        let most = page::MOST_BYTES + page::SLACK;
+        let is_too_many = pages.len() > page::MOST_PAGES || bytes > most;
+        if is_too_many { Err(Error::TooMany { run: owner.run.clone() }) } else { Ok(()) }
+    };
+    each(params, |params| async move { api.list(&params).await }, see).await?;
+    Ok(pages)
+}
+
+/// The pages, or the first of too many.
+async fn some_pages(api: &Api<ConfigMap>, owner: &Owner) -> Result<Vec<ConfigMap>, Error> {
+    let (mut pages, mut bytes) = (Vec::new(), 0);
+    let params = ListParams::default().labels(&owner.selector()).limit(PAGES_AT_ONCE);
+    let see = |page: ConfigMap| {
+        bytes += page::used(&page);
+        if pages.len() < page::MOST_PAGES && bytes <= page::MOST_BYTES + page::SLACK {
+            pages.push(page);
+        }
+        Ok(())
+    };
+    each(params, |params| async move { api.list(&params).await }, see).await?;
+    Ok(pages)
 }
 
 /// Reads all pages, and signs the last one. What was sent to be written on it before that names an
 /// older resource version, and is refused from then on.
 async fn take_over(api: &Api<ConfigMap>, owner: &Owner, writer: &str) -> Result<Contents, Error> {
-    let (mut pages, mut bytes) = (Vec::new(), 0);
-    let params = ListParams::default().labels(&owner.selector()).limit(PAGES_AT_ONCE);
-    let see = |page: ConfigMap| {
-        bytes += page.data.iter().flatten().map(|(_, text)| text.len()).sum::<usize>();
-        pages.push(page);
-        let is_too_many = pages.len() > page::MOST_PAGES || bytes > page::MOST_BYTES;
-        if is_too_many { Err(Error::TooMany { run: owner.run.clone() }) } else { Ok(()) }
-    };
-    each(params, |params| async move { api.list(&params).await }, see).await?;
+    let pages = all_pages(api, owner).await?;
     if pages.iter().any(|page| owner.is_removed(page)) {
         erase(api, owner).await?;
         return Ok(Contents::default());

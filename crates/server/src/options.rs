@@ -34,6 +34,8 @@ pub struct Options {
     pub plugin_message_limit: usize,
     /// How long one call of an item action may take; without it `Execute` 10 minutes, `AppliesTo` one.
     pub plugin_call_timeout: Option<Duration>,
+    /// How long a snapshotter may take for a snapshot while pods are frozen.
+    pub freeze_timeout: Duration,
     /// What `filesystem` locations lie below; without it there are none.
     pub filesystem_root: Option<PathBuf>,
     /// Where downloads from `filesystem` locations are served; port 0 means a free one.
@@ -114,6 +116,7 @@ impl Default for Options {
             plugin_inherited_environment: InheritedEnvironment::default(),
             plugin_message_limit: bowline_plugin_host::Options::default().message_limit,
             plugin_call_timeout: None,
+            freeze_timeout: Duration::from_mins(10),
             filesystem_root: None,
             download_address: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             download_url: None,

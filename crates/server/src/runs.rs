@@ -3,21 +3,49 @@
 //! A Backup can be deleted while it runs. Its run ends soon after, but not at once: an application
 //! may be frozen by its hooks until then, and no other backup may reach into that namespace.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use bowline_engine::backup::UnwrittenThaws;
 use futures::{Stream, stream};
 use kube::{Resource, ResourceExt as _};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
+use crate::journal::ConfigMaps;
 use crate::queue::Reach;
 
 /// The runs of this process.
 #[derive(Debug, Default)]
 pub(crate) struct Runs {
     held: Mutex<Vec<Run>>,
-    /// The uids of runs whose journals this process has open, at whatever stage they are.
-    journals: Mutex<Vec<String>>,
+    /// Whose journals this process works with.
+    journals: watch::Sender<Journals>,
     ended: Notify,
+    /// Told when a run has left something for whoever cleans up.
+    leftovers: Notify,
+    /// Which pods were thawed though their journals do not say so.
+    pub(crate) unwritten_thaws: UnwrittenThaws,
+}
+
+#[derive(Debug, Default)]
+struct Journals {
+    /// Those of runs, at whatever stage they are.
+    open: Vec<Open>,
+    /// The uids of runs whose journals somebody else has in hand, to thaw or to clean up.
+    claimed: BTreeSet<String>,
+}
+
+#[derive(Debug)]
+struct Open {
+    uid: String,
+    journal: Weak<ConfigMaps>,
+}
+
+/// The journal of a run that nobody has open, for as long as it is not dropped: nobody opens it meanwhile.
+#[derive(Debug)]
+pub(crate) struct JournalClaim {
+    runs: Arc<Runs>,
+    uid: String,
 }
 
 #[derive(Clone, Debug)]
@@ -43,15 +71,62 @@ pub(crate) struct OpenJournal {
 }
 
 impl Runs {
-    /// Notes that the journal of a run is open here.
-    pub(crate) fn open_journal(self: &Arc<Self>, uid: &str) -> OpenJournal {
-        self.journals().push(uid.to_owned());
-        OpenJournal { runs: Arc::clone(self), uid: uid.to_owned() }
+    /// Notes that the journal of a run is about to be opened here. Waits until nobody else has it in hand.
+    pub(crate) async fn open_journal(self: &Arc<Self>, uid: &str) -> OpenJournal {
+        self.journals.send_modify(|journals| {
+            journals.open.push(Open { uid: uid.to_owned(), journal: Weak::new() });
+        });
+        let open = OpenJournal { runs: Arc::clone(self), uid: uid.to_owned() };
+        let is_free = |journals: &Journals| !journals.claimed.contains(uid);
+        // The sender is ours, so that it cannot be gone.
+        let _ = self.journals.subscribe().wait_for(is_free).await;
+        open
     }
 
     /// Whether the journal of a run is open here.
     pub(crate) fn has_journal_open(&self, uid: &str) -> bool {
-        self.journals().iter().any(|open| open == uid)
+        self.journals.borrow().open.iter().any(|open| open.uid == uid)
+    }
+
+    /// The journal of a run, if it is open here.
+    pub(crate) fn journal_of(&self, uid: &str) -> Option<Arc<ConfigMaps>> {
+        let journals = self.journals.borrow();
+        let mut of_run = journals.open.iter().filter(|open| open.uid == uid);
+        of_run.find_map(|open| open.journal.upgrade())
+    }
+
+    /// Takes the journal of a run in hand that nobody has open. None if somebody has.
+    pub(crate) fn claim_journal(self: &Arc<Self>, uid: &str) -> Option<JournalClaim> {
+        let is_taken = self.journals.send_if_modified(|journals| {
+            let is_open = journals.open.iter().any(|open| open.uid == uid);
+            !is_open && journals.claimed.insert(uid.to_owned())
+        });
+        is_taken.then(|| JournalClaim { runs: Arc::clone(self), uid: uid.to_owned() })
+    }
+
+    /// The same, when nobody else has it in hand any more.
+    pub(crate) async fn await_journal(self: &Arc<Self>, uid: &str) -> Option<JournalClaim> {
+        let mut changes = self.journals.subscribe();
+        loop {
+            if let Some(claim) = self.claim_journal(uid) {
+                return Some(claim);
+            }
+            if self.has_journal_open(uid) {
+                return None;
+            }
+            // The sender is ours, so that it cannot be gone.
+            let _ = changes.wait_for(|journals| !journals.claimed.contains(uid)).await;
+        }
+    }
+
+    /// Tells whoever cleans up that there is something to do.
+    pub(crate) fn tell_leftovers(&self) {
+        self.leftovers.notify_one();
+    }
+
+    /// Waits until there is something to clean up.
+    pub(crate) async fn leftovers(&self) {
+        self.leftovers.notified().await;
     }
 
     /// Notes that an object is run. A backup says what it reaches into.
@@ -89,10 +164,6 @@ impl Runs {
         })
     }
 
-    fn journals(&self) -> MutexGuard<'_, Vec<String>> {
-        self.journals.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn held(&self) -> MutexGuard<'_, Vec<Run>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -105,13 +176,36 @@ impl Drop for Held {
     }
 }
 
+impl OpenJournal {
+    /// Says which it is, so that pods can be thawed that it names.
+    pub(crate) fn set(&self, journal: &Arc<ConfigMaps>) {
+        self.runs.journals.send_modify(|journals| {
+            let mut of_run = journals.open.iter_mut().filter(|open| open.uid == self.uid);
+            if let Some(open) = of_run.find(|open| open.journal.strong_count() == 0) {
+                open.journal = Arc::downgrade(journal);
+            }
+        });
+    }
+}
+
 impl Drop for OpenJournal {
     fn drop(&mut self) {
-        let mut journals = self.runs.journals();
-        // One of them: another task may have opened the same since.
-        if let Some(index) = journals.iter().position(|open| *open == self.uid) {
-            journals.swap_remove(index);
-        }
+        self.runs.journals.send_modify(|journals| {
+            // One of them: another task may have opened the same since. One that is gone goes first.
+            let of_run = journals.open.iter().enumerate().filter(|(_, open)| open.uid == self.uid);
+            let index = of_run.min_by_key(|(_, open)| open.journal.strong_count());
+            if let Some((index, _)) = index {
+                journals.open.swap_remove(index);
+            }
+        });
+    }
+}
+
+impl Drop for JournalClaim {
+    fn drop(&mut self) {
+        self.runs.journals.send_modify(|journals| {
+            journals.claimed.remove(&self.uid);
+        });
     }
 }
 
@@ -142,10 +236,26 @@ mod tests {
         assert!(runs.names().is_empty());
     }
 
-    #[test]
-    fn a_journal_is_open_until_the_last_of_those_who_opened_it_is_gone() {
+    #[tokio::test]
+    async fn a_journal_that_somebody_has_in_hand_is_opened_when_they_are_done() {
         let runs = Arc::new(Runs::default());
-        let (one, two) = (runs.open_journal("1"), runs.open_journal("1"));
+        let claim = runs.claim_journal("1").unwrap();
+        assert!(runs.claim_journal("1").is_none(), "one at a time");
+        let mut opening = Box::pin(runs.open_journal("1"));
+        assert!(opening.as_mut().now_or_never().is_none());
+        let other = runs.open_journal("2").await;
+        assert!(runs.await_journal("2").await.is_none(), "a run has it open");
+        drop(claim);
+        let open = opening.await;
+        assert!(runs.claim_journal("1").is_none(), "a run has it open");
+        drop((open, other));
+        assert!(runs.claim_journal("1").is_some());
+    }
+
+    #[tokio::test]
+    async fn a_journal_is_open_until_the_last_of_those_who_opened_it_is_gone() {
+        let runs = Arc::new(Runs::default());
+        let (one, two) = (runs.open_journal("1").await, runs.open_journal("1").await);
         drop(one);
         assert!(runs.has_journal_open("1") && !runs.has_journal_open("2"));
         drop(two);

@@ -86,7 +86,9 @@ fn stage(point: Point) -> Stage {
         | Point::Ended
         | Point::Create
         | Point::Created => Stage::Blocks,
-        Point::NoteThawed => Stage::Thaw,
+        Point::NoteThawed | Point::ThawNoted | Point::Reclaim | Point::SnapshotReclaimed => {
+            Stage::Thaw
+        }
         Point::ArchiveUploaded
         | Point::FilesWritten
         | Point::BackupCollected
@@ -139,8 +141,8 @@ fn passings(point: Point) -> u32 {
 
 /// Whether a pod must freeze for a point to be passed.
 fn needs_freeze(point: Point) -> bool {
-    use Point::{Frozen, NoteThawed, PostHook, PreHook, Thawed};
-    matches!(point, PreHook | Frozen | PostHook | Thawed | NoteThawed)
+    use Point::{Frozen, NoteThawed, PostHook, PreHook, ThawNoted, Thawed};
+    matches!(point, PreHook | Frozen | PostHook | Thawed | NoteThawed | ThawNoted)
 }
 
 /// Makes plans. Points that were not hit yet come first.
@@ -204,9 +206,16 @@ impl Planner {
             _ => self.pick(&[Stage::Blocks, Stage::Thaw]),
         };
         let mut targets = vec![first];
-        if matches!(second, Target::At(Point::NoteThawed, _)) {
+        match second {
             // Only somebody who is frozen is thawed.
-            targets.push(Target::At(Point::Frozen, 1));
+            Target::At(Point::NoteThawed | Point::ThawNoted, _) => {
+                targets.push(Target::At(Point::Frozen, 1));
+            }
+            // Only what nobody has heard of is asked for again.
+            Target::At(Point::Reclaim | Point::SnapshotReclaimed, _) => {
+                targets.push(Target::At(Point::SnapshotCreated, 1));
+            }
+            _ => {}
         }
         targets.push(second);
         if let Target::At(Point::SnapshotCreated | Point::CsiSnapshotCreated, _) = second {

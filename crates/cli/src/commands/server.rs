@@ -122,6 +122,10 @@ pub(crate) struct Args {
     #[arg(long)]
     core_dumps: bool,
 
+    /// Time limit for a snapshot by a plugin while hooks hold pods still; then they are thawed
+    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = flags::timeout)]
+    freeze_timeout: Duration,
+
     /// Let storage locations of the provider `filesystem` lie below this folder [default: there are
     /// none]
     #[arg(long, value_name = "FOLDER")]
@@ -314,6 +318,7 @@ fn options(args: Args) -> Options {
         plugin_inherited_environment: InheritedEnvironment::of(&args.plugin_env),
         plugin_message_limit: args.plugin_message_limit,
         plugin_call_timeout: args.plugin_call_timeout,
+        freeze_timeout: args.freeze_timeout,
         filesystem_root: args.filesystem_root,
         download_address: args.download_address,
         download_url: args.download_url,
@@ -465,6 +470,7 @@ mod tests {
             "--plugin-call-timeout=2h",
             "--plugin-env=ACME_*,TOKEN",
             "--plugin-message-limit=64Mi",
+            "--freeze-timeout=90s",
             "--backup-sync-period",
             "0s",
             "--metrics-address=127.0.0.1:9000",
@@ -485,10 +491,11 @@ mod tests {
         assert_eq!(options.snapshot_upload_concurrency, 9);
         assert!(options.backup_sync_period.is_zero());
         assert_eq!(options.plugin_call_timeout, Some(Duration::from_hours(2)));
-        assert!(options.plugin_environment.allows("ACME_URL".as_ref()));
-        let all = parsed(&["--plugin-env=all"]).plugin_environment;
+        assert!(options.plugin_inherited_environment.allows("ACME_URL".as_ref()));
+        let all = parsed(&["--plugin-env=all"]).plugin_inherited_environment;
         assert_eq!(all, InheritedEnvironment::All);
         assert_eq!(options.plugin_message_limit, 64 << 20);
+        assert_eq!(options.freeze_timeout, Duration::from_secs(90));
         assert_eq!(options.metrics_address.to_string(), "127.0.0.1:9000");
         assert_eq!(parsed(&["--metrics-address="]).metrics_address, metrics::Address::Off);
         let level = "warning".parse().unwrap();
@@ -541,6 +548,7 @@ mod tests {
             "--plugin-message-limit=0Mi",
             "--plugin-message-limit=8388608",
             "--plugin-env=",
+            "--freeze-timeout=0s",
             "--default-volume-snapshot-locations=aws",
             "--default-snapshot-type=remote",
             "--snapshot-upload-concurrency=0",

@@ -14,7 +14,6 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-use bowline_api::Backup;
 use bowline_plugin::{Class, ResourceIdentifier};
 use futures::FutureExt as _;
 use futures::future::join3;
@@ -25,17 +24,15 @@ use tracing::Instrument as _;
 
 use super::archive::Archive;
 use super::collect::{self, Held};
-use super::discover;
-use super::hook::{self, Hooks, Plan, Tally, Thaw};
+use super::hook::{self, Plan, Thaw};
 use super::item::{self, How, Sink};
 use super::snapshot::{self, Planned};
 use super::{Context, filter::Verdict};
 use super::{csi, note};
-use crate::cluster::{self, Cluster};
 use crate::item::Object;
-use crate::journal::{self, Journal, Record, Recovered};
-use crate::point::{self, Point, Verdict as Passing};
-use crate::report::{About, Report};
+use crate::journal;
+use crate::point::{self, Point};
+use crate::report::About;
 use crate::resource::Resource;
 
 /// How many items a block may have. More would have to be held in memory.
@@ -357,7 +354,8 @@ async fn take(
     }
     // A run that is cancelled thaws all the same.
     let frozen = hook::thaw_late(with, late, &context.stop).await;
-    let frozen = frozen.into_iter().map(freezable).collect();
+    let unthawed = |left: hook::Unthawed<'_>| journal::Pod { ran: left.ran, ..freezable(left.pod) };
+    let frozen = frozen.into_iter().map(unthawed).collect();
     csi::finish(context, tried, sink).await;
     item::visit_kept_back(context, sink).await;
     if window.is_err() {
@@ -398,11 +396,11 @@ fn is_new(context: &Context, object: &Object) -> bool {
 /// A pod, as it is noted before it is frozen.
 fn freezable(pod: &Object) -> journal::Pod {
     let (namespace, name) = (pod.namespace.clone(), pod.name.clone());
-    journal::Pod { namespace, name, uid: uid_of(pod) }
+    journal::Pod { namespace, name, uid: uid_of(pod), ran: Vec::new() }
 }
 
 /// What tells an object from another of its name.
-fn uid_of(object: &Object) -> String {
+pub(super) fn uid_of(object: &Object) -> String {
     #[derive(Deserialize)]
     struct Envelope {
         metadata: Metadata,
@@ -427,104 +425,6 @@ fn leave_out_all(context: &Context, sink: &Sink<'_>, pods: &[ResourceIdentifier]
     for pod in pods {
         leave_out(context, sink, pod);
     }
-}
-
-/// Thaws pods that may be frozen since the server ended, or were not reached before. It needs the cluster, and nothing else: an
-/// application must not stay frozen because a bucket is away. Hooks are derived anew from the pod and
-/// the Backup; a pod that is another by now is left alone.
-pub async fn thaw_left(
-    cluster: &dyn Cluster,
-    backup: &Backup,
-    recovered: &Recovered,
-    journal: &dyn Journal,
-    report: &Report,
-) -> Result<(), ThawError> {
-    if recovered.frozen.is_empty() {
-        return Ok(());
-    }
-    let discovery = cluster.discover().await.map_err(ThawError::Cluster)?;
-    let resources = discover::resources(&discovery);
-    let hooks = Hooks::new(&backup.spec.hooks, &resources).map_err(ThawError::Hooks)?;
-    let pods = resources.core("pods").ok_or(ThawError::NoPods)?;
-    let mut first_error = None;
-    for (&block, frozen) in &recovered.frozen {
-        // One block that cannot be thawed now keeps no other frozen.
-        match thaw_block(cluster, pods, &hooks, frozen).await {
-            Ok(told) => {
-                let (errors, warnings) = told.messages();
-                if point::verdict(Point::NoteThawed) == Passing::Go {
-                    let errors = errors.iter().cloned().map(Into::into).collect();
-                    let noted = journal.append(&Record::Thawed { block, errors }).await;
-                    noted.map_err(ThawError::Journal)?;
-                }
-                report.take_over(errors, warnings);
-            }
-            Err(error) => {
-                first_error.get_or_insert(error);
-            }
-        }
-    }
-    first_error.map_or(Ok(()), |error| Err(ThawError::Cluster(error)))
-}
-
-/// Thaws the pods of a block. An error means that one of them may be frozen still.
-async fn thaw_block(
-    cluster: &dyn Cluster,
-    pods: &Arc<Resource>,
-    hooks: &Hooks,
-    frozen: &[journal::Pod],
-) -> Result<Report, cluster::Error> {
-    let (report, tally) = (Report::default(), Tally::default());
-    let with = hook::With { cluster, report: &report, tally: &tally };
-    let mut first_error = None;
-    for noted in frozen {
-        let pod = match cluster.get(pods, &noted.namespace, &noted.name).await {
-            Ok(Some(pod)) if uid_of(&pod) == noted.uid => pod,
-            // It is gone, or another has its name.
-            Ok(_) => continue,
-            Err(error) => {
-                first_error.get_or_insert(error);
-                continue;
-            }
-        };
-        let id = pod.id();
-        match hooks.plan(&pod) {
-            Ok(plan) if plan.post.is_empty() => {
-                report.warning(&id, "nobody says how it is thawed: it may be left frozen");
-            }
-            Ok(plan) => {
-                tracing::info!(pod = %id, "thawed, since it may be frozen still");
-                match Thaw::new(&pod, &plan).run(with).await {
-                    None => {}
-                    // Nobody waits for a node that is away to let go of its last pods.
-                    Some(left) if pod.is_being_deleted => left.give_up(with).await,
-                    Some(_) => {
-                        let why = format!("the post-hooks of {id} may not have been run");
-                        first_error.get_or_insert(cluster::Error::Unreachable(why));
-                    }
-                }
-            }
-            Err(error) => report.error(&id, format!("it may be left frozen: {error}")),
-        }
-    }
-    first_error.map_or(Ok(report), Err)
-}
-
-/// Why pods may still be frozen.
-#[derive(Debug, thiserror::Error)]
-pub enum ThawError {
-    /// The API server does not answer, or refuses.
-    #[error("cannot thaw what was frozen when the server ended")]
-    Cluster(#[source] crate::cluster::Error),
-    /// The hooks cannot be read any more.
-    #[error("cannot thaw what was frozen when the server ended: invalid hooks: {}", .0.join("; "))]
-    Hooks(Vec<String>),
-    /// There are no pods here.
-    #[error("cannot thaw what was frozen when the server ended: the cluster serves no pods")]
-    NoPods,
-    /// It cannot be noted.
-    #[error("pods were thawed, but that cannot be noted")]
-    Journal(#[source] journal::Error),
 }
 
 /// The pods of a block that have hooks, and those whose hooks cannot be read: they are told, and like

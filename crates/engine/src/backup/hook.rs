@@ -35,7 +35,7 @@ use crate::resource::{GroupResource, Resources};
 pub use crate::hook::{Error, OnError};
 pub use run::{PreOutcome, run_pre};
 pub use tally::{Freeze, Tally};
-pub use thaw::{Thaw, With, thaw_late};
+pub use thaw::{SIDE_BY_SIDE, Thaw, Unthawed, With, thaw_late, thaw_one_late};
 
 /// The hooks of a Backup.
 #[derive(Clone, Debug, Default)]

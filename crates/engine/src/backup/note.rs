@@ -38,7 +38,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// What comes of a block, until it is noted.
 pub(super) struct Noted {
     block: u64,
-    has_pods: bool,
+    /// Pods that may be frozen while it goes on.
+    pods: Vec<Pod>,
     /// Whether its beginning is in the journal.
     pub(super) is_in_journal: bool,
     pub(super) report: Report,
@@ -54,9 +55,21 @@ struct Inner {
     operations: Vec<Operation>,
     snapshotted: Vec<(String, Snapshotted)>,
     stored: Vec<(Object, Entry)>,
+    /// The snapshots that plugins are asked for.
+    asked: Vec<Intent>,
+    /// Those of them that nobody waits for any more, and that may yet come.
+    in_flight: Vec<Intent>,
 }
 
 impl Noted {
+    pub(super) fn has_pods(&self) -> bool {
+        !self.pods.is_empty()
+    }
+
+    pub(super) fn in_flight(&self, intent: Intent) {
+        self.lock().in_flight.push(intent);
+    }
+
     pub(super) fn visited(&self, id: &ResourceIdentifier) {
         self.lock().visited.push(id.clone());
     }
@@ -103,14 +116,14 @@ pub(super) async fn begin(
     intents: Vec<Intent>,
 ) -> Result<Noted, crate::journal::Error> {
     let block = context.blocks.fetch_add(1, Ordering::Relaxed);
-    let has_pods = !pods.is_empty();
     let (report, tally, frozen) = Default::default();
     let mut is_in_journal = true;
+    let asked = of_snapshots(&intents);
     if point::verdict(Point::NoteBegun) == Verdict::Go {
-        let noted = context.journal.append(&Record::Begun(Begun { block, pods, intents })).await;
-        match noted {
+        let begun = Begun { block, pods: pods.clone(), intents };
+        match context.journal.append(&Record::Begun(begun)).await {
             Ok(()) => {}
-            Err(error) if has_pods => return Err(error),
+            Err(error) if !pods.is_empty() => return Err(error),
             Err(error) => {
                 is_in_journal = false;
                 if !context.is_without_notes.swap(true, Ordering::Relaxed) {
@@ -124,7 +137,13 @@ pub(super) async fn begin(
         }
     }
     point::pass(Point::Begun);
-    Ok(Noted { block, has_pods, is_in_journal, report, tally, frozen, inner: Mutex::default() })
+    let inner = Mutex::new(Inner { asked, ..Inner::default() });
+    Ok(Noted { block, pods, is_in_journal, report, tally, frozen, inner })
+}
+
+/// Those that ask for a snapshot.
+fn of_snapshots(intents: &[Intent]) -> Vec<Intent> {
+    intents.iter().filter(|intent| intent.snapshot.is_some()).cloned().collect()
 }
 
 /// Notes that more is asked of plugins in a block than was known before. Returns whether it is noted.
@@ -132,6 +151,7 @@ pub(super) async fn also(context: &Context, noted: &Noted, intents: Vec<Intent>)
     if intents.is_empty() || !noted.is_in_journal {
         return noted.is_in_journal;
     }
+    noted.lock().asked.extend(of_snapshots(&intents));
     let record = Record::Also { block: noted.block, intents };
     let written = context.journal.append(&record).await;
     if let Err(error) = &written {
@@ -142,8 +162,8 @@ pub(super) async fn also(context: &Context, noted: &Noted, intents: Vec<Intent>)
 
 /// Notes what came of a block, and hands it on.
 pub(super) async fn end(context: &Context, noted: Noted, is_whole: bool, archive: &Archive) {
-    let Noted { block, has_pods, is_in_journal, report, tally, frozen, inner } = noted;
-    let Inner { visited, mut operations, mut snapshotted, stored } =
+    let Noted { block, pods, is_in_journal, report, tally, frozen, inner } = noted;
+    let Inner { visited, mut operations, mut snapshotted, stored, asked, mut in_flight } =
         inner.into_inner().unwrap_or_else(PoisonError::into_inner);
     if !is_whole && !context.cancel.is_cancelled() {
         // The next server takes them anew, and nobody would know of these.
@@ -157,6 +177,9 @@ pub(super) async fn end(context: &Context, noted: Noted, is_whole: bool, archive
         }
         csi::undo(context, &by_csi).await;
         let left = snapshot::discard(context.snapshots.port(), taken, &report).await;
+        let is_left =
+            |volume: &str| left.iter().any(|one| one.spec.persistent_volume_name == volume);
+        in_flight.extend(asked.iter().filter(|intent| is_left(&intent.item.name)).cloned());
         operations.retain(|one| !one.kind.is_of_volume() && !csi::is_of_csi(one));
         let of = |left: Snapshot| {
             (left.spec.persistent_volume_name.clone(), Snapshotted::Tried(Box::new(left)))
@@ -164,16 +187,16 @@ pub(super) async fn end(context: &Context, noted: Noted, is_whole: bool, archive
         snapshotted.extend(left.into_iter().map(of));
     }
     let (errors, warnings) = report.messages();
-    let is_thawed = frozen.is_empty();
-    if !is_thawed {
+    if !frozen.is_empty() {
         context.leaves_frozen.store(true, Ordering::Relaxed);
     }
-    if !is_whole {
-        // It was broken off, so it is not finished; but nobody is frozen any more.
-        if has_pods && is_thawed {
-            note(context, &Record::Thawed { block, errors: Vec::new() }).await;
-        }
-    } else if is_in_journal && let Some(kept) = keep(context, block, &stored).await {
+    // Of a block that is taken anew, the requests of this time are settled but for these.
+    if is_in_journal && (!in_flight.is_empty() || !is_whole && !asked.is_empty()) {
+        note(context, &Record::InFlight { block, intents: in_flight }).await;
+    }
+    let kept = if is_whole && is_in_journal { keep(context, block, &stored).await } else { None };
+    let mut is_end_noted = false;
+    if let Some(kept) = kept {
         let (hooks_attempted, hooks_failed) = tally.counts();
         let told = |message: &Message| Told::from(message.clone());
         let run = context.request.of();
@@ -196,7 +219,7 @@ pub(super) async fn end(context: &Context, noted: Noted, is_whole: bool, archive
                 .map(|(volume, _)| volume.clone())
                 .collect(),
             freeze_windows: tally.windows(),
-            frozen,
+            frozen: frozen.clone(),
             errors: errors.iter().map(told).collect(),
             warnings: warnings.iter().map(told).collect(),
             hooks_attempted,
@@ -204,9 +227,13 @@ pub(super) async fn end(context: &Context, noted: Noted, is_whole: bool, archive
             ..Ended::default()
         };
         if point::verdict(Point::NoteEnded) == Verdict::Go {
-            note(context, &Record::Ended(Box::new(ended))).await;
+            is_end_noted = note(context, &Record::Ended(Box::new(ended))).await;
         }
         point::pass(Point::Ended);
+    }
+    // The block is done again if need be, but no post-hook that has run.
+    if is_in_journal && !is_end_noted {
+        note_thawed(context, block, &pods, &frozen).await;
     }
     context.report.take_over(errors, warnings);
     context.hook_tally.take_over(tally.counts());
@@ -248,10 +275,31 @@ fn lacking((volume, outcome): &(String, Snapshotted)) -> Option<(String, String)
     }
 }
 
-/// Notes something whose loss would only mean that more is done again.
-async fn note(context: &Context, record: &Record) {
-    if let Err(error) = context.journal.append(record).await {
+/// Notes something whose loss would only mean that more is done again. Returns whether it is noted.
+async fn note(context: &Context, record: &Record) -> bool {
+    let noted = context.journal.append(record).await;
+    if let Err(error) = &noted {
         tracing::warn!("{error}; if the server ends now, more is done again than need be");
+    }
+    noted.is_ok()
+}
+
+/// Notes which pods of a block are thawed whose end is not noted.
+async fn note_thawed(context: &Context, block: u64, pods: &[Pod], frozen: &[Pod]) {
+    if pods.is_empty() {
+        return;
+    }
+    if frozen.is_empty() {
+        note(context, &Record::Thawed { block, errors: Vec::new() }).await;
+        return;
+    }
+    for Pod { uid, .. } in pods {
+        let left = frozen.iter().find(|left| left.uid == *uid);
+        let ran = left.map(|left| left.ran.clone()).unwrap_or_default();
+        if left.is_none() || !ran.is_empty() {
+            let (pod, is_thawed, errors) = (uid.clone(), left.is_none(), Vec::new());
+            note(context, &Record::PostHooks { block, pod, ran, is_thawed, errors }).await;
+        }
     }
 }
 
@@ -352,11 +400,15 @@ pub(super) async fn replay(context: &Context, recovery: &Recovery, archive: &Arc
         }
         replay_block(context, ended, archive).await;
     }
+    for intent in &recovered.in_flight {
+        snapshot::reclaim_before(context, intent).await;
+    }
     for begun in &recovered.unfinished {
         for intent in &begun.intents {
             if intent.snapshot.is_some() {
-                snapshot::reclaim(context, intent).await;
-            } else if intent.csi.is_some() {
+                continue;
+            }
+            if intent.csi.is_some() {
                 csi::reclaim(context, intent).await;
             } else {
                 tell_begun(&context.report, intent, "and the plugin is shown it again");

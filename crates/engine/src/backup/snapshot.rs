@@ -25,7 +25,7 @@ use futures::future::join_all;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use tokio::sync::OnceCell;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use super::Context;
 use super::item::Sink;
@@ -36,8 +36,8 @@ use crate::operation::{Kind, OfVolume, Operation, State};
 use crate::point::{self, Point};
 use crate::report::Report;
 use crate::snapshotter::{OpenError, Snapshotter, Snapshotters, volume_id};
-pub use leftover::discard;
-pub(super) use leftover::{reclaim, tell_all};
+pub use leftover::{Reclaim, discard, reclaim};
+pub(super) use leftover::{reclaim_before, tell_all};
 pub use progress::SnapshotProgress;
 
 /// How many volumes are made ready at a time.
@@ -192,19 +192,23 @@ pub(super) fn request_id(context: &Context, volume: &str) -> String {
 pub(super) fn intents(planned: &[Planned]) -> Vec<Intent> {
     let intent = |one: &Planned| match &one.plan {
         Plan::Failed(_) | Plan::Unmatched => None,
-        Plan::Ready(ready) => Some(Intent {
-            plugin: ready.snapshotter.plugin.to_string(),
-            item: volume_id(&one.volume).into(),
-            snapshot: Some(SnapshotIntent {
-                location: ready.snapshotter.location.clone(),
-                volume: ready.id.to_string(),
-                zone: ready.zone.clone(),
-                request: ready.request.clone(),
-            }),
-            csi: None,
-        }),
+        Plan::Ready(ready) => Some(intent(&one.volume, ready)),
     };
     planned.iter().filter_map(intent).collect()
+}
+
+fn intent(volume: &str, ready: &Ready) -> Intent {
+    Intent {
+        plugin: ready.snapshotter.plugin.to_string(),
+        item: volume_id(volume).into(),
+        snapshot: Some(SnapshotIntent {
+            location: ready.snapshotter.location.clone(),
+            volume: ready.id.to_string(),
+            zone: ready.zone.clone(),
+            request: ready.request.clone(),
+        }),
+        csi: None,
+    }
 }
 
 /// What may be taken: nothing whose intent could not be noted, for a snapshot that nobody knows of could
@@ -247,7 +251,7 @@ async fn take_one(
     point::pass(Point::CreateSnapshot);
     let called = Timestamp::now();
     context.progress.snapshots.request();
-    let created = create(context, volume, &ready).await;
+    let created = create(context, volume, &ready, sink.freezes_pods()).await;
     point::pass(Point::SnapshotCreated);
     let record =
         |phase, snapshot: Option<&SnapshotId>| record(context, volume, &ready, phase, snapshot);
@@ -258,6 +262,10 @@ async fn take_one(
             sink.report(context).error(id, text);
             if failure.may_be_taken {
                 leftover::tell(sink.report(context), id, plugin, &ready.request);
+                // One that can be asked for it is, when the backup is over.
+                if ready.snapshotter.is_v2 {
+                    sink.in_flight(intent(volume, &ready));
+                }
             }
             let record = record(SnapshotPhase::Failed, None);
             return sink.snapshotted(context, volume, Snapshotted::Tried(Box::new(record)));
@@ -297,11 +305,19 @@ struct Failure {
 }
 
 /// Asks for a snapshot. A plugin that has died is asked once more if that cannot make two of it.
-async fn create(context: &Context, volume: &str, ready: &Ready) -> Result<SnapshotId, Failure> {
+/// While pods are frozen it is given up sooner: an application must not wait for a plugin that hangs.
+async fn create(
+    context: &Context,
+    volume: &str,
+    ready: &Ready,
+    freezes_pods: bool,
+) -> Result<SnapshotId, Failure> {
     let labels = context.request.backup.metadata.labels.as_ref();
     let tags = zone::tags(labels, context.request.name.as_str(), volume, &ready.request);
     let calls = &ready.snapshotter.calls;
     let limit = context.request.item_operation_timeout();
+    let window = context.options.freeze_timeout.filter(|&window| freezes_pods && window < limit);
+    let deadline = Instant::now() + window.unwrap_or(limit);
     let ask = || async {
         let mut call = std::pin::pin!(calls.create_snapshot(&ready.id, &ready.zone, &tags));
         let canceled = async {
@@ -309,7 +325,7 @@ async fn create(context: &Context, volume: &str, ready: &Ready) -> Result<Snapsh
             tokio::time::sleep(GRACE).await;
         };
         tokio::select! {
-            answer = timeout(limit, &mut call) => answer.ok(),
+            answer = timeout_at(deadline, &mut call) => answer.ok(),
             () = canceled => None,
         }
     };
@@ -329,7 +345,15 @@ async fn create(context: &Context, volume: &str, ready: &Ready) -> Result<Snapsh
             error: error.to_string(),
         }),
         None => {
-            Err(Failure { error: "it has not answered in time".to_owned(), may_be_taken: true })
+            let error = match window {
+                Some(window) if Instant::now() >= deadline => format!(
+                    "the plugin has not answered within {} s, and pods are frozen until it does: a \
+                     plugin that needs longer needs a longer --freeze-timeout of the server",
+                    window.as_secs()
+                ),
+                _ => "it has not answered in time".to_owned(),
+            };
+            Err(Failure { error, may_be_taken: true })
         }
     }
 }

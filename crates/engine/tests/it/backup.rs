@@ -107,7 +107,12 @@ pub(crate) async fn run_of(cluster: &Arc<Fake>, spec: Value, store: BackupStore)
         backup_item_actions: Vec::new(),
         item_block_actions: Vec::new(),
         snapshotters: Arc::new(NoSnapshotters),
-        options: Options { connections: 4, block_workers: 2, scratch: std::env::temp_dir() },
+        options: Options {
+            connections: 4,
+            block_workers: 2,
+            scratch: std::env::temp_dir(),
+            freeze_timeout: None,
+        },
         progress: Arc::new(Progress::default()),
         journal: Arc::new(InMemory::default()),
         recovery: Recovery::default(),

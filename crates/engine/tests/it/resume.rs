@@ -7,9 +7,12 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use bowline_api::{Backup, BackupPhase};
 use bowline_engine::action::Named;
-use bowline_engine::backup::{self, Fatal, Recovery, finalize, replace, thaw_left};
+use bowline_engine::backup::{
+    self, Fatal, Recovery, ThawOutcome, ThawRetry, Thawing, UnwrittenThaws, finalize, replace,
+    thaw_left,
+};
 use bowline_engine::cluster::{self, Executed, Fake};
-use bowline_engine::journal::{InMemory, Record, Recovered, recover};
+use bowline_engine::journal::{Begun, Ended, Frozen, InMemory, Pod, Record, Recovered, recover};
 use bowline_engine::operation::{Counts, State};
 use bowline_engine::report::Report;
 use bowline_plugin::{
@@ -172,15 +175,13 @@ async fn pods_that_were_frozen_are_thawed_and_others_of_their_name_are_not() {
     db["metadata"]["uid"] = json!("uid-1");
     for (uid, expected) in [("uid-1", vec!["thaw db".to_owned()]), ("uid-2", Vec::new())] {
         let cluster = Fake::usual().with(namespace("shop")).with(db.clone());
-        let pods = vec![bowline_engine::journal::Pod {
-            namespace: "shop".into(),
-            name: "db".into(),
-            uid: uid.into(),
-        }];
-        let recovered = Recovered { frozen: BTreeMap::from([(7, pods)]), ..Recovered::default() };
+        let recovered = Recovered {
+            frozen: BTreeMap::from([(7, vec![frozen_pod("db", uid)])]),
+            ..Recovered::default()
+        };
         let (journal, report) = (InMemory::default(), Report::default());
-        let backup = Backup::default();
-        thaw_left(&cluster, &backup, &recovered, &journal, &report).await.unwrap();
+        let thawed = thaw(&cluster, &recovered.frozen, &journal, &report).await;
+        assert!(thawed.error.is_none() && thawed.frozen.is_empty(), "{thawed:?}");
         assert_eq!(commands(&cluster), expected, "{uid}");
         assert_eq!(journal.records(), [Record::Thawed { block: 7, errors: Vec::new() }]);
         assert_eq!(report.errors(), 0);
@@ -287,13 +288,15 @@ async fn a_pod_that_is_not_reached_is_in_the_journal_until_it_is_thawed() {
         let recovered = recover(journal.records());
         assert_eq!(recovered.frozen.len(), 1, "{recovered:?}");
         assert_eq!(recovered.unfinished.len(), usize::from(is_canceled), "{recovered:?}");
-        let (backup, report) = (Backup::default(), Report::default());
-        let thawed = thaw_left(&*cluster, &backup, &recovered, &*journal, &report).await;
-        assert!(thawed.is_err(), "it is not reached yet");
+        let report = Report::default();
+        let thawed = thaw(&cluster, &recovered.frozen, &journal, &report).await;
+        assert!(thawed.error.is_some(), "it is not reached yet");
+        assert_eq!(thawed.frozen, recovered.frozen);
         assert_eq!(recover(journal.records()).frozen.len(), 1);
 
         is_away.store(false, Ordering::Relaxed);
-        thaw_left(&*cluster, &backup, &recovered, &*journal, &report).await.unwrap();
+        let thawed = thaw(&cluster, &recovered.frozen, &journal, &report).await;
+        assert!(thawed.error.is_none() && thawed.frozen.is_empty(), "{thawed:?}");
         assert_eq!(commands(&cluster).last().unwrap(), "thaw db");
         assert!(recover(journal.records()).frozen.is_empty());
     }
@@ -324,14 +327,193 @@ async fn nobody_waits_for_a_pod_that_is_going_away_with_its_node() {
     let mut db = cluster.object("pods", "shop", "db").unwrap();
     db["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
     cluster.put(db);
-    let pod = bowline_engine::journal::Pod {
-        namespace: "shop".into(),
-        name: "db".into(),
-        uid: "uid-1".into(),
-    };
-    let recovered = Recovered { frozen: BTreeMap::from([(7, vec![pod])]), ..Recovered::default() };
+    let frozen = BTreeMap::from([(7, vec![frozen_pod("db", "uid-1")])]);
     let (journal, report) = (InMemory::default(), Report::default());
-    thaw_left(&*cluster, &Backup::default(), &recovered, &journal, &report).await.unwrap();
+    let thawed = thaw(&cluster, &frozen, &journal, &report).await;
+    assert!(thawed.error.is_none() && thawed.frozen.is_empty(), "{thawed:?}");
     assert_eq!(commands(&cluster), ["thaw db"]);
     assert_eq!(report.errors(), 1);
+}
+
+fn frozen_pod(name: &str, uid: &str) -> Pod {
+    Pod { namespace: "shop".into(), name: name.into(), uid: uid.into(), ..Pod::default() }
+}
+
+/// Thaws pods once, in a process that remembers nothing.
+async fn thaw(cluster: &Fake, frozen: &Frozen, journal: &InMemory, report: &Report) -> ThawOutcome {
+    let unwritten = UnwrittenThaws::default();
+    thaw_with(cluster, frozen, journal, report, &unwritten, ThawRetry::Never).await
+}
+
+async fn thaw_with(
+    cluster: &Fake,
+    frozen: &Frozen,
+    journal: &InMemory,
+    report: &Report,
+    unwritten: &UnwrittenThaws,
+    retry: ThawRetry<'_>,
+) -> ThawOutcome {
+    let hooks = &Backup::default().spec.hooks;
+    let thawing = Thawing { cluster, run: "run-1", hooks, journal, unwritten, report };
+    thaw_left(thawing, frozen, retry).await
+}
+
+/// A cluster with pods that can be thawed, each unless it is among those that are away.
+fn with_pods(names: &[&str], away: &Arc<Mutex<Vec<String>>>) -> Arc<Fake> {
+    let pods = names.iter().map(|name| {
+        let mut pod = with_hooks(pod("shop", name, &[]), "freeze", "thaw");
+        pod["metadata"]["uid"] = json!(format!("uid-{name}"));
+        pod
+    });
+    let away = Arc::clone(away);
+    let cluster = pods.fold(Fake::usual().with(namespace("shop")), Fake::with);
+    Arc::new(cluster.answering(move |exec| {
+        if away.lock().unwrap().contains(&exec.pod) {
+            return Err(cluster::Error::Unreachable("no route to host".into()));
+        }
+        Ok(Executed { output: String::new(), failure: None })
+    }))
+}
+
+fn frozen_in(blocks: &[(u64, &[&str])]) -> Frozen {
+    let pods = |names: &[&str]| {
+        names.iter().map(|name| frozen_pod(name, &format!("uid-{name}"))).collect()
+    };
+    blocks.iter().map(|(block, names)| (*block, pods(names))).collect()
+}
+
+fn sorted(mut commands: Vec<String>) -> Vec<String> {
+    commands.sort();
+    commands
+}
+
+#[tokio::test]
+async fn a_journal_that_cannot_be_written_keeps_no_pod_frozen_and_runs_no_hook_twice() {
+    let cluster = with_pods(&["a", "b", "c"], &Arc::default());
+    let frozen = frozen_in(&[(0, &["a"]), (1, &["b"]), (2, &["c"])]);
+    let is_full = Arc::new(AtomicBool::new(true));
+    let refuses = Arc::clone(&is_full);
+    let journal = InMemory::refusing(move |_| refuses.load(Ordering::Relaxed));
+    let (report, unwritten) = (Report::default(), UnwrittenThaws::default());
+    let all = ["thaw a", "thaw b", "thaw c"];
+    for _ in 0..3 {
+        let thawed =
+            thaw_with(&cluster, &frozen, &journal, &report, &unwritten, ThawRetry::Never).await;
+        assert!(thawed.unwritten.is_some() && thawed.frozen.is_empty(), "{thawed:?}");
+        assert_eq!(sorted(commands(&cluster)), all);
+    }
+    is_full.store(false, Ordering::Relaxed);
+    let thawed =
+        thaw_with(&cluster, &frozen, &journal, &report, &unwritten, ThawRetry::Never).await;
+    assert!(thawed.unwritten.is_none() && thawed.frozen.is_empty(), "{thawed:?}");
+    assert_eq!(commands(&cluster).len(), 3);
+    assert_eq!(journal.records().len(), 3, "{:?}", journal.records());
+    let mut records = vec![];
+    for (&block, pods) in &frozen {
+        records.push(Record::Begun(Begun { block, pods: pods.clone(), ..Begun::default() }));
+    }
+    records.extend(journal.records());
+    assert_eq!(recover(records).frozen, Frozen::new());
+}
+
+#[tokio::test]
+async fn a_healthy_pod_is_thawed_once_though_its_neighbour_is_away() {
+    let away = Arc::new(Mutex::new(vec!["away".to_owned()]));
+    let cluster = with_pods(&["away", "db"], &away);
+    let frozen = frozen_in(&[(4, &["away", "db"])]);
+    let (journal, report) = (InMemory::default(), Report::default());
+    let begun = Begun { block: 4, pods: frozen[&4].clone(), ..Begun::default() };
+    let known = |journal: &InMemory| {
+        let records = [Record::Begun(begun.clone())].into_iter().chain(journal.records());
+        recover(records).frozen
+    };
+    for _ in 0..3 {
+        // As another process would: it knows what is in the journal, and nothing else.
+        let thawed = thaw(&cluster, &known(&journal), &journal, &report).await;
+        assert_eq!(thawed.frozen, frozen_in(&[(4, &["away"])]), "{thawed:?}");
+    }
+    let run = |name: &str| commands(&cluster).iter().filter(|one| *one == name).count();
+    assert_eq!((run("thaw db"), run("thaw away")), (1, 3));
+    away.lock().unwrap().clear();
+    let thawed = thaw(&cluster, &known(&journal), &journal, &report).await;
+    assert!(thawed.frozen.is_empty() && known(&journal).is_empty(), "{thawed:?}");
+    assert_eq!((run("thaw db"), run("thaw away")), (1, 4));
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_restart_a_pod_that_is_not_reached_is_given_up_as_in_a_running_backup() {
+    let away = Arc::new(Mutex::new(vec!["away".to_owned()]));
+    let cluster = with_pods(&["away", "db"], &away);
+    let frozen = frozen_in(&[(0, &["away"]), (1, &["db"])]);
+    let (journal, report) = (InMemory::default(), Report::default());
+    let (unwritten, stop) = (UnwrittenThaws::default(), CancellationToken::new());
+    let began = tokio::time::Instant::now();
+    let retry = ThawRetry::DuringOutage(&stop);
+    let thawed = thaw_with(&cluster, &frozen, &journal, &report, &unwritten, retry).await;
+    let took = began.elapsed().as_secs();
+    assert!((120..=140).contains(&took), "{took} s");
+    assert_eq!(thawed.frozen, frozen_in(&[(0, &["away"])]), "{thawed:?}");
+    let (errors, _) = report.messages();
+    assert!(errors[0].text.contains("the pod may still be frozen"), "{errors:?}");
+    assert_eq!(journal.records(), [Record::Thawed { block: 1, errors: Vec::new() }]);
+}
+
+#[tokio::test]
+async fn of_several_post_hooks_those_that_ran_are_not_run_again() {
+    let mut db = pod("shop", "db", &[]);
+    db["metadata"]["uid"] = json!("uid-db");
+    let is_away = Arc::new(AtomicBool::new(true));
+    let away = Arc::clone(&is_away);
+    let cluster = Fake::usual().with(namespace("shop")).with(db).answering(move |exec| {
+        if exec.command[0] == "second" && away.load(Ordering::Relaxed) {
+            return Err(cluster::Error::Unreachable("no route to host".into()));
+        }
+        Ok(Executed { output: String::new(), failure: None })
+    });
+    let exec = |command: &str| json!({"exec": {"command": [command]}});
+    let hooks = json!({"resources": [{"name": "h", "post": [exec("first"), exec("second")]}]});
+    let hooks: bowline_api::backup::BackupHooks = serde_json::from_value(hooks).unwrap();
+    let (journal, report) = (InMemory::default(), Report::default());
+    let unwritten = UnwrittenThaws::default();
+    let begun = Begun { pods: vec![frozen_pod("db", "uid-db")], ..Begun::default() };
+    for is_back in [false, false, true] {
+        is_away.store(!is_back, Ordering::Relaxed);
+        let records = [Record::Begun(begun.clone())].into_iter().chain(journal.records());
+        let frozen = recover(records).frozen;
+        let thawing = Thawing {
+            cluster: &cluster,
+            run: "run-1",
+            hooks: &hooks,
+            journal: &journal,
+            unwritten: &unwritten,
+            report: &report,
+        };
+        let thawed = thaw_left(thawing, &frozen, ThawRetry::Never).await;
+        assert_eq!(thawed.frozen.is_empty(), is_back, "{thawed:?}");
+    }
+    assert_eq!(commands(&cluster), ["first db", "second db", "second db", "second db"]);
+}
+
+#[tokio::test]
+async fn a_block_that_cannot_be_kept_in_the_bucket_says_all_the_same_that_its_pods_are_thawed() {
+    let cluster = cluster();
+    let store = store_in(Memory::with_bucket("b"));
+    // As if what came of the block did not fit into a record.
+    let journal = Arc::new(InMemory::refusing(|record| matches!(record, Record::Ended(_))));
+    let mut run = run_of(&cluster, json!({}), store).await;
+    run.journal = Arc::clone(&journal) as _;
+    let taken = backup::run(run, Timestamp::UNIX_EPOCH).await;
+    assert!(taken.archive.is_ok(), "{:?}", taken.archive);
+    let recovered = recover(journal.records());
+    assert_eq!(recovered.frozen, Frozen::new(), "its post-hook would be run again");
+    assert_eq!(recovered.unfinished.len(), 1);
+}
+
+#[test]
+fn a_pod_that_a_later_block_has_thawed_is_not_thawed_for_an_earlier_one() {
+    let pods = vec![frozen_pod("db", "uid-db")];
+    let begun = |block| Record::Begun(Begun { block, pods: pods.clone(), ..Begun::default() });
+    let ended = Record::Ended(Box::new(Ended { block: 1, ..Ended::default() }));
+    assert_eq!(recover([begun(0), begun(1)]).frozen.len(), 2);
+    assert_eq!(recover([begun(0), begun(1), ended]).frozen, Frozen::new());
 }

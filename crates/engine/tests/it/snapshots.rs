@@ -35,6 +35,8 @@ struct Disk {
     times: Mutex<BTreeMap<String, [Timestamp; 2]>>,
     /// What the run shows to others.
     progress: Arc<backup::Progress>,
+    /// A volume whose snapshot is taken, but the answer does not come while this is set.
+    hangs: std::sync::atomic::AtomicBool,
 }
 
 impl Disk {
@@ -83,10 +85,15 @@ impl VolumeSnapshotter for Disk {
         }
         assert_eq!((zone, tags["velero.io/backup"].as_str()), ("z1", "b1"));
         let request = tags["bowline.io/request-id"].clone();
-        let mut taken = self.taken.lock().unwrap();
         let number = self.calls.lock().unwrap().len();
-        let id = taken.entry(request).or_insert_with(|| format!("snap-{volume}-{number}")).clone();
-        drop(taken);
+        let id = {
+            let mut taken = self.taken.lock().unwrap();
+            taken.entry(request).or_insert_with(|| format!("snap-{volume}-{number}")).clone()
+        };
+        if volume.as_str() == "pv-a" && self.hangs.load(std::sync::atomic::Ordering::Relaxed) {
+            let _hanging = Hanging(tokio::time::Instant::now(), Arc::clone(&self.calls));
+            std::future::pending::<()>().await;
+        }
         self.note(format!("end {volume}"));
         self.times.lock().unwrap().insert(volume.to_string(), [called, Timestamp::now()]);
         Ok(SnapshotId::new(id).unwrap())
@@ -105,6 +112,15 @@ impl VolumeSnapshotter for Disk {
         self.note(format!("delete {snapshot}"));
         self.taken.lock().unwrap().retain(|_, id| id != snapshot.as_str());
         Ok(())
+    }
+}
+
+/// Notes for how long a call was waited for.
+struct Hanging(tokio::time::Instant, Arc<Mutex<Vec<String>>>);
+
+impl Drop for Hanging {
+    fn drop(&mut self) {
+        self.1.lock().unwrap().push(format!("given up after {} s", self.0.elapsed().as_secs()));
     }
 }
 
@@ -353,4 +369,50 @@ async fn an_upload_that_failed_makes_its_snapshot_a_failed_one() {
     let mut status = bowline_api::BackupStatus::default();
     finalize::counted(&mut status, &operations);
     assert_eq!(status.volume_snapshots_completed, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_plugin_that_hangs_while_pods_are_frozen_is_given_up_and_its_snapshot_is_reclaimed() {
+    let disk = Arc::new(Disk { is_v2: true, hangs: true.into(), ..Disk::default() });
+    let (mut run, journal) = run(&disk, &Memory::with_bucket("b"), Vec::new()).await;
+    run.options.freeze_timeout = Some(std::time::Duration::from_secs(90));
+    let run = take(run).await;
+    let errors = run.errors();
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    assert!(errors[0].contains("within 90 s") && errors[0].contains("--freeze-timeout"));
+    let calls = disk.calls();
+    assert_eq!(calls[calls.len() - 2..], ["given up after 90 s", "thaw"], "{calls:?}");
+    assert_eq!(ids(&run).iter().filter(|id| !id.is_empty()).count(), 1, "the other is taken");
+
+    // The snapshot came after all, and whoever comes next finds it by its request.
+    disk.hangs.store(false, std::sync::atomic::Ordering::Relaxed);
+    let recovered = recover(journal.records());
+    assert_eq!(recovered.in_flight.len(), 1, "{recovered:?}");
+    let intent = &recovered.in_flight[0];
+    let reclaimed = snapshot::reclaim(&One(Arc::clone(&disk)), "b1", None, intent).await;
+    assert_eq!(reclaimed, Ok(snapshot::Reclaim::Deleted));
+    let is_of_a = |id: &&String| id.starts_with("snap-pv-a");
+    assert_eq!(disk.taken.lock().unwrap().values().find(is_of_a), None);
+    assert_eq!(disk.taken.lock().unwrap().len(), 1, "that of the other volume stays");
+    let request = intent.snapshot.clone().unwrap().request;
+    let mut records = journal.records();
+    records.push(Record::Reclaimed { request });
+    assert_eq!(recover(records).in_flight, []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_frozen_pods_a_plugin_has_as_long_as_any_operation() {
+    let disk = Arc::new(Disk { is_v2: true, hangs: true.into(), ..Disk::default() });
+    let cluster = cluster(&disk);
+    cluster.remove("pods", "shop", "db");
+    let spec = json!({"includeClusterResources": true});
+    let mut run = run_of(&cluster, spec, store_in(Memory::with_bucket("b"))).await;
+    run.request.snapshot_locations = vec!["here".to_owned()];
+    run.snapshotters = Arc::new(One(Arc::clone(&disk)));
+    run.options.freeze_timeout = Some(std::time::Duration::from_secs(90));
+    let limit = run.request.item_operation_timeout().as_secs();
+    let run = take(run).await;
+    let given_up = format!("given up after {limit} s");
+    assert!(disk.calls().contains(&given_up), "{:?}", disk.calls());
+    assert!(run.errors()[0].contains("in time"), "{:?}", run.errors());
 }

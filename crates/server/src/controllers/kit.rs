@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
+use bowline_api::backup::BackupHooks;
 use bowline_api::{Backup, label};
-use bowline_engine::backup::{ThawError, thaw_left};
+use bowline_engine::backup::{ThawRetry, Thawing, thaw_left};
 use bowline_engine::cluster::Cluster;
-use bowline_engine::journal::{self, InMemory, Journal as _, Record, Recovered, recover};
+use bowline_engine::journal::{self, Journal as _, Record, Recovered, recover};
 use bowline_engine::operation::Counts;
 use bowline_engine::phase::Stage;
 use bowline_engine::point::{self, Point};
@@ -17,8 +18,9 @@ use bowline_store::name::RunUid;
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
+use super::thaw;
 use crate::events::{Milestone, passed};
-use crate::journal::{ConfigMaps, Error};
+use crate::journal::{ConfigMaps, Error, KeptHooks, Orphan};
 use crate::log::RunLog;
 use crate::runs::OpenJournal;
 use crate::server::Context;
@@ -34,8 +36,8 @@ pub(super) struct Kit<'a> {
     log_is_short: AtomicBool,
     /// The last quarter of its operations that was told, in percent.
     told: AtomicU8,
-    /// Whether the journal says that pods may be frozen, and nobody in this run thaws them any more.
-    leaves_frozen: AtomicBool,
+    /// Whether the hooks of the Backup may be kept beside the journal.
+    keeps_hooks: AtomicBool,
     /// Set when its user cancels it.
     pub(super) cancel: CancellationToken,
     /// So that nobody takes the journal for one that is left.
@@ -51,7 +53,7 @@ pub(super) struct NotNoted {
 
 impl<'a> Kit<'a> {
     /// Opens the journal of a run that is at a stage, with its files in a location. Returns as well what it
-    /// says.
+    /// says. Of one that is damaged, the pods are thawed that can still be read of it.
     pub(super) async fn open(
         context: &Context,
         (kind, name, uid): (&str, &str, RunUid),
@@ -61,18 +63,28 @@ impl<'a> Kit<'a> {
         cancel: CancellationToken,
     ) -> Result<(Self, Recovered), Error> {
         let (client, namespace) = (context.client.clone(), &context.options.namespace);
-        let open = context.runs.open_journal(uid.as_str());
-        let (journal, records) = ConfigMaps::open(client, namespace, &uid, kind, name).await?;
+        let open = context.runs.open_journal(uid.as_str()).await;
+        let opened = ConfigMaps::open(client, namespace, &uid, kind, name).await;
+        if opened.as_ref().is_err_and(is_damaged) {
+            let (run, kind, name) = (uid.clone(), kind.to_owned(), name.to_owned());
+            let damaged = Orphan { run, kind, name, location: None };
+            thaw::salvage(context, &damaged, ThawRetry::DuringOutage(&context.stop)).await;
+        }
+        let (journal, records) = opened?;
+        // An earlier process may have kept hooks.
+        let is_resumed = !records.is_empty();
         let recovered = recover(records);
+        let journal = Arc::new(journal.with_location(location));
+        open.set(&journal);
         let is_past_items = stage.is_some_and(|stage| stage > Stage::Items);
         let kit = Self {
             uid,
-            journal: Arc::new(journal.with_location(location)),
+            journal,
             plugins: context.host.run(),
             log,
             log_is_short: AtomicBool::new(is_past_items),
             told: AtomicU8::new(0),
-            leaves_frozen: AtomicBool::new(is_past_items && !recovered.frozen.is_empty()),
+            keeps_hooks: AtomicBool::new(is_resumed && kind == "Backup"),
             cancel,
             _open: open,
         };
@@ -90,9 +102,50 @@ impl<'a> Kit<'a> {
         Ok(())
     }
 
-    /// Notes that pods may be frozen still when the run is over.
-    pub(super) fn leave_frozen(&self) {
-        self.leaves_frozen.store(true, Ordering::Relaxed);
+    /// Keeps the hooks of the Backup, in case that it is deleted while pods are frozen.
+    pub(super) async fn keep_hooks(&self, context: &Context, hooks: &BackupHooks) {
+        if !KeptHooks::is_needed(hooks) {
+            return;
+        }
+        self.keeps_hooks.store(true, Ordering::Relaxed);
+        if let Err(error) = self.kept_hooks(context).keep(hooks).await {
+            tracing::warn!(
+                "the hooks of the backup are not kept: {error}; if the Backup is deleted while a pod is frozen, \
+                 the pod is not thawed"
+            );
+        }
+    }
+
+    fn kept_hooks(&self, context: &Context) -> KeptHooks {
+        KeptHooks::new(context.client.clone(), &context.options.namespace, &self.uid)
+    }
+
+    /// Thaws what an earlier process may have left frozen. A pod that is not reached is given up as in a
+    /// running backup: it stays in the journal, and is thawed later.
+    pub(super) async fn thaw(
+        &self,
+        context: &Context,
+        cluster: &dyn Cluster,
+        backup: &Backup,
+        report: &Report,
+    ) {
+        let claim = self.journal.claim_frozen().await;
+        let thawing = Thawing {
+            cluster,
+            run: self.uid.as_str(),
+            hooks: &backup.spec.hooks,
+            journal: &*self.journal,
+            unwritten: &context.runs.unwritten_thaws,
+            report,
+        };
+        let retry = ThawRetry::DuringOutage(&context.stop);
+        let outcome = thaw_left(thawing, claim.frozen(), retry).await;
+        if let Some(error) = &outcome.unwritten {
+            tracing::warn!("pods were thawed, but the journal does not say so: {error}");
+        }
+        if let Some(error) = &outcome.error {
+            tracing::error!("{}; the backup goes on without them", one_line(error));
+        }
     }
 
     /// Whether the log is to go on from what is in the bucket. It says so once.
@@ -117,33 +170,54 @@ impl<'a> Kit<'a> {
         self.plugins.end().await;
     }
 
-    /// Removes what was kept for the case that the server ends. A store that cannot be opened keeps its part.
-    /// A journal that says which pods are frozen stays: it is found like one that nobody will open again, and
-    /// they are thawed.
+    /// Removes what was kept for the case that the server ends. A journal stays that says which pods are frozen,
+    /// which snapshots may yet come, or whose files could not be deleted: it is found like one that nobody
+    /// will open again, and that is seen to.
     pub(super) async fn forget(
         self,
         context: &Context,
         store: Result<&BackupStore, String>,
     ) -> Result<(), Error> {
+        let hooks = self.keeps_hooks.load(Ordering::Relaxed).then(|| self.kept_hooks(context));
         self.plugins.end().await;
         context.metrics.forget(self.uid.as_str());
         let deleted = match store {
             Ok(store) => store.delete_scratch(&self.uid).await.map_err(|error| one_line(&error)),
             Err(reason) => Err(reason),
         };
-        if let Err(reason) = deleted {
-            tracing::warn!("scratch files may be left: {reason}");
-        }
-        if self.leaves_frozen.into_inner() {
-            tracing::warn!("pods may be frozen still: the journal stays until they are thawed");
+        if self.journal.is_needed() {
+            tracing::warn!(
+                "pods may be frozen still, or snapshots may yet come: the journal stays until they are seen to"
+            );
+        } else if let Err(reason) = deleted {
+            tracing::warn!(
+                "scratch files are left, and the journal stays until they are deleted: {reason}"
+            );
+        } else if remove(context, &self.journal, &self.uid, hooks).await? {
+            point::pass(Point::JournalRemoved);
             return Ok(());
         }
-        if let Some(journal) = Arc::into_inner(self.journal) {
-            journal.remove().await?;
-        }
-        point::pass(Point::JournalRemoved);
+        context.runs.tell_leftovers();
         Ok(())
     }
+}
+
+/// Removes a journal, and the hooks beside it before it. Returns whether both are gone.
+pub(super) async fn remove(
+    context: &Context,
+    journal: &ConfigMaps,
+    run: &RunUid,
+    hooks: Option<KeptHooks>,
+) -> Result<bool, Error> {
+    if let Some(hooks) = hooks
+        && let Err(error) = hooks.remove().await
+    {
+        tracing::warn!("the journal stays, because the hooks beside it cannot be removed: {error}");
+        return Ok(false);
+    }
+    journal.remove().await?;
+    context.runs.unwritten_thaws.forget(run.as_str());
+    Ok(true)
 }
 
 /// Whether a journal was not written because nothing fits into it any more.
@@ -174,22 +248,6 @@ pub(super) fn told_damaged(error: &Error, run: &RunUid) -> String {
         one_line(error),
         label::JOURNAL
     )
-}
-
-/// Thaws what a run may have left frozen. A journal that is full cannot note it; that keeps nobody frozen.
-pub(super) async fn thaw(
-    cluster: &dyn Cluster,
-    backup: &Backup,
-    recovered: &Recovered,
-    journal: &ConfigMaps,
-    report: &Report,
-) -> Result<(), ThawError> {
-    match thaw_left(cluster, backup, recovered, journal, report).await {
-        Err(ThawError::Journal(error)) if is_full(&error) => {
-            thaw_left(cluster, backup, recovered, &InMemory::default(), report).await
-        }
-        thawed => thawed,
-    }
 }
 
 #[cfg(test)]

@@ -1,15 +1,14 @@
 //! Journals that nobody else will open again.
 //!
-//! - The Backup or Restore was deleted while no server ran. Nobody will ever go on with such a run. What
-//!   it may have left frozen is thawed, as far as the pods say how: hooks that only the Backup knew are
-//!   gone with it. Operations are told to stop, and snapshots are deleted, unless the bucket has the record of
-//!   the backup: then it is whole, and they belong to it.
-//! - The run is over, and its server ended before it could forget it. What was kept of it in the bucket
-//!   is removed.
-//! - The run is over, and has left pods frozen that it could not reach. They are thawed.
+//! - Pods that they name as frozen are thawed first, by [`thaw`](super::thaw), which goes on beside all else.
+//! - The Backup or Restore was deleted while no server ran. Nobody will ever go on with such a run. Operations
+//!   are told to stop, and snapshots are deleted, also those that were in flight when the server ended, unless
+//!   the bucket has the record of the backup: then it is whole, and they belong to it.
+//! - The run is over, and has left something: files in the bucket that could not be deleted, or a snapshot
+//!   that was given up and may have come since. They are deleted.
 //!
-//! Then the journal is removed. While something is left that only the journal knows of, it stays, and it is tried
-//! again.
+//! Then the journal is removed. While something is left that only the journal knows of, it stays, and cleanup is
+//! retried.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,37 +18,50 @@ use bowline_api::{
     Backup, BackupPhase, BackupSpec, BackupStorageLocation, Restore, RestorePhase, label,
 };
 use bowline_engine::backup::request::Lookup;
-use bowline_engine::cluster::ApiServer;
-use bowline_engine::journal::{Recovered, recover};
-use bowline_engine::report::Report;
+use bowline_engine::journal::{Intent, Journal as _, Record, Recovered, recover};
 use bowline_store::name::RunUid;
 use bowline_store::{BackupName, BackupStore};
+use futures::StreamExt as _;
+use futures::future::join;
 use kube::ResourceExt as _;
 
 use super::backup::{clean, gone};
-use super::kit::thaw;
+use super::kit;
 use super::lookup::{lookup, open};
-use crate::journal::{ConfigMaps, Orphan, orphans};
+use super::thaw::Thawer;
+use crate::journal::{ConfigMaps, KeptHooks, Orphan, orphans, read};
 use crate::queue::Reach;
 use crate::server::{Context, Error};
 use crate::story::one_line;
 
 /// How often it is looked for them.
 const PERIOD: Duration = Duration::from_mins(10);
-/// Every how many rounds it is told that a journal stays: once a day.
+/// Every how many rounds it is told that a journal stays: once a day. A snapshot that was in flight is given up
+/// then.
 const TOLD_EVERY: u32 = 144;
 /// How many things are named that are left of one run.
 const MOST_TOLD: usize = 100;
+/// How many journals are cleaned up at a time.
+const AT_ONCE: usize = 4;
 
 /// Works until asked to stop.
 pub async fn run(context: Arc<Context>) -> Result<(), Error> {
+    let thawer = Thawer::default();
+    // First of all, and then beside what may take long.
+    thawer.pass(&context).await;
+    join(Box::pin(thawer.run(&context)), Box::pin(keep_clean(&context))).await;
+    Ok(())
+}
+
+async fn keep_clean(context: &Context) {
     let mut stays = Stays::default();
-    loop {
-        if let Err(error) = clean_all(&context, &mut stays).await {
+    while !context.stop.is_cancelled() {
+        if let Err(error) = clean_all(context, &mut stays).await {
             tracing::warn!("journals that nobody needs cannot be cleaned up: {error}");
         }
         tokio::select! {
-            () = context.stop.cancelled() => return Ok(()),
+            () = context.stop.cancelled() => return,
+            () = context.runs.leftovers() => {}
             () = tokio::time::sleep(PERIOD) => {}
         }
     }
@@ -87,9 +99,14 @@ struct Stays {
 }
 
 impl Stays {
+    /// For how many rounds a journal has stayed.
+    fn rounds(&self, run: &RunUid) -> u32 {
+        self.before.get(run).copied().unwrap_or_default()
+    }
+
     /// Notes that a journal stays. Says whether that is to be told: at first, and then once a day.
     fn note(&mut self, run: &RunUid) -> bool {
-        let rounds = self.before.get(run).copied().unwrap_or_default();
+        let rounds = self.rounds(run);
         self.now.insert(run.clone(), rounds.saturating_add(1));
         rounds.is_multiple_of(TOLD_EVERY)
     }
@@ -104,29 +121,53 @@ async fn clean_all(context: &Context, stays: &mut Stays) -> Result<(), String> {
     let (client, namespace) = (context.client.clone(), &context.options.namespace);
     // First the journals and then the runs: a run that begins in between has none among them.
     let all = orphans(client, namespace, &BTreeSet::new()).await;
-    for journal in all.map_err(|error| one_line(&error))? {
+    let all = all.map_err(|error| one_line(&error))?;
+    let each = all.into_iter().map(|journal| {
+        let rounds = stays.rounds(&journal.run);
+        async move {
+            let ended = Box::pin(clean_one(context, &journal, rounds)).await;
+            (journal, ended)
+        }
+    });
+    let each: Vec<_> = each.collect();
+    let mut each = std::pin::pin!(futures::stream::iter(each).buffer_unordered(AT_ONCE));
+    while let Some((journal, ended)) = each.next().await {
         let Orphan { kind, name, .. } = &journal;
-        let ended = match fate(context, &journal).await {
-            Ok(Fate::Alive) => continue,
-            Ok(Fate::Deleted) => bury(context, &journal).await,
-            Ok(Fate::Over(backup)) => {
-                let backup = backup.map_or_else(Backup::default, |found| *found);
-                // As long as its files are there, the journal says whose they are.
-                match delete_scratch(context, &journal, &backup).await {
-                    Ok(()) => forget(context, &journal, &backup).await.map_err(Reason::from),
-                    Err(error) => Err(error.into()),
-                }
-            }
-            Err(error) => Err(error.into()),
-        };
         match ended {
-            Ok(()) => tracing::info!("forgot the journal of the {kind} {name}"),
+            Ok(false) => {}
+            Ok(true) => tracing::info!("forgot the journal of the {kind} {name}"),
             Err(reason) if stays.note(&journal.run) => tell(&journal, &reason),
             Err(_) => tracing::debug!("the journal of the {kind} {name} still stays"),
         }
     }
     stays.turn();
     Ok(())
+}
+
+/// Cleans up one. Returns whether its journal is gone.
+async fn clean_one(context: &Context, journal: &Orphan, rounds: u32) -> Result<bool, Reason> {
+    if context.stop.is_cancelled() {
+        return Ok(false);
+    }
+    match fate(context, journal).await? {
+        Fate::Alive => Ok(false),
+        Fate::Deleted => {
+            bury(context, journal, rounds).await?;
+            Ok(true)
+        }
+        Fate::Over(backup) => {
+            let backup = backup.map_or_else(Backup::default, |found| *found);
+            // As long as its files are there, the journal says whose they are.
+            delete_scratch(context, journal, &backup).await?;
+            let recovered = recall(context, journal).await?;
+            let left = reclaim(context, journal, &backup, &recovered, rounds).await?;
+            if !left.is_empty() {
+                return Err(Reason::Left(left));
+            }
+            forget(context, journal).await?;
+            Ok(true)
+        }
+    }
 }
 
 /// Tells why a journal stays.
@@ -139,7 +180,7 @@ fn tell(journal: &Orphan, reason: &Reason) {
         Reason::Left(left) => left,
     };
     for one in left.iter().take(MOST_TOLD) {
-        tracing::error!("of the {kind} {name}, which was deleted, there is left over: {one}");
+        tracing::error!("the {kind} {name} has left over: {one}");
     }
     tracing::error!(
         left = left.len(),
@@ -228,19 +269,14 @@ fn whose(record: Option<&Backup>, run: &RunUid) -> Recorded {
 }
 
 /// Takes away what a run has left whose object was deleted while no server ran, and then its journal.
-async fn bury(context: &Context, orphan: &Orphan) -> Result<(), Reason> {
+async fn bury(context: &Context, orphan: &Orphan, rounds: u32) -> Result<(), Reason> {
     let Orphan { run, kind, name, location } = orphan;
-    let (journal, recovered) = read(context, orphan).await?;
-    if context.runs.has_journal_open(run.as_str()) {
-        return Err(Reason::Failed("it was opened meanwhile".to_owned()));
-    }
+    let recovered = recall(context, orphan).await?;
     let backup = stand_in(context, orphan);
-    let cluster = ApiServer::new(context.client.clone(), context.options.client_page_size);
-    let thawed = thaw(&cluster, &backup, &recovered, &journal, &Report::default()).await;
-    thawed.map_err(|error| one_line(&error))?;
     let store = bucket(context, location.as_deref().unwrap_or_default()).await?;
     if kind == "Backup" {
-        let left = take_away(context, &backup, &recovered, store.as_ref()).await?;
+        let mut left = take_away(context, &backup, &recovered, store.as_ref()).await?;
+        left.extend(reclaim(context, orphan, &backup, &recovered, rounds).await?);
         if context.stop.is_cancelled() {
             return Err(Reason::Failed("the server ends".to_owned()));
         }
@@ -253,7 +289,49 @@ async fn bury(context: &Context, orphan: &Orphan) -> Result<(), Reason> {
     } else {
         tracing::warn!("files of the {kind} {name} may be left: its storage location is not known");
     }
-    journal.remove().await.map_err(|error| one_line(&error))?;
+    Ok(forget(context, orphan).await?)
+}
+
+/// Deletes snapshots that were in flight when nobody waited for them any more. Returns those that are left. One
+/// that its plugin does not find for a day is told, and not asked for again.
+async fn reclaim(
+    context: &Context,
+    orphan: &Orphan,
+    backup: &Backup,
+    recovered: &Recovered,
+    rounds: u32,
+) -> Result<Vec<String>, String> {
+    let mut left = Vec::new();
+    let mut settled = Vec::new();
+    for intent in &recovered.in_flight {
+        match gone::reclaim(context, backup, intent).await {
+            Ok(()) => settled.push(intent),
+            Err(reason) if rounds >= TOLD_EVERY => {
+                gone::tell_unclear(intent, &reason);
+                settled.push(intent);
+            }
+            Err(reason) => left.push(format!("{}: {reason}", gone::named_in_flight(intent))),
+        }
+    }
+    if !settled.is_empty() {
+        note_reclaimed(context, orphan, &settled).await?;
+    }
+    Ok(left)
+}
+
+/// Notes that nobody has to ask for snapshots again.
+async fn note_reclaimed(
+    context: &Context,
+    orphan: &Orphan,
+    settled: &[&Intent],
+) -> Result<(), String> {
+    let claim = context.runs.await_journal(orphan.run.as_str()).await;
+    let _claim = claim.ok_or_else(|| "a run has opened the journal meanwhile".to_owned())?;
+    let (journal, _) = take_over(context, orphan).await?;
+    for wanted in settled.iter().filter_map(|intent| intent.snapshot.as_ref()) {
+        let record = Record::Reclaimed { request: wanted.request.clone() };
+        journal.append(&record).await.map_err(|error| one_line(&error))?;
+    }
     Ok(())
 }
 
@@ -294,7 +372,13 @@ fn stand_in(context: &Context, orphan: &Orphan) -> Backup {
     backup
 }
 
-async fn read(context: &Context, orphan: &Orphan) -> Result<(ConfigMaps, Recovered), String> {
+/// What a journal says. Nobody is kept from opening it.
+async fn recall(context: &Context, orphan: &Orphan) -> Result<Recovered, String> {
+    let records = read(context.client.clone(), &context.options.namespace, orphan).await;
+    Ok(recover(records.map_err(|error| one_line(&error))?))
+}
+
+async fn take_over(context: &Context, orphan: &Orphan) -> Result<(ConfigMaps, Recovered), String> {
     let Orphan { run, kind, name, .. } = orphan;
     let (client, namespace) = (context.client.clone(), &context.options.namespace);
     let opened = ConfigMaps::open(client, namespace, run, kind, name).await;
@@ -302,12 +386,23 @@ async fn read(context: &Context, orphan: &Orphan) -> Result<(ConfigMaps, Recover
     Ok((journal, recover(records)))
 }
 
-async fn forget(context: &Context, orphan: &Orphan, backup: &Backup) -> Result<(), String> {
-    let (journal, recovered) = read(context, orphan).await?;
-    let cluster = ApiServer::new(context.client.clone(), context.options.client_page_size);
-    let thawed = thaw(&cluster, backup, &recovered, &journal, &Report::default()).await;
-    thawed.map_err(|error| one_line(&error))?;
-    journal.remove().await.map_err(|error| one_line(&error))
+/// Removes a journal, unless pods may be frozen still.
+async fn forget(context: &Context, orphan: &Orphan) -> Result<(), String> {
+    let run = &orphan.run;
+    let claim = context.runs.await_journal(run.as_str()).await;
+    let _claim = claim.ok_or_else(|| "a run has opened the journal meanwhile".to_owned())?;
+    let (journal, mut recovered) = take_over(context, orphan).await?;
+    context.runs.unwritten_thaws.apply(run.as_str(), &mut recovered.frozen);
+    if !recovered.frozen.is_empty() {
+        return Err("pods may be frozen still".to_owned());
+    }
+    let hooks = KeptHooks::new(context.client.clone(), &context.options.namespace, run);
+    let removed = kit::remove(context, &journal, run, Some(hooks)).await;
+    if removed.map_err(|error| one_line(&error))? {
+        Ok(())
+    } else {
+        Err("the hooks beside it cannot be removed".to_owned())
+    }
 }
 
 #[cfg(test)]

@@ -12,13 +12,17 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt as _;
 
-use super::Error;
+use super::{Error, Orphan, Salvaged, pack};
 
 /// The largest record, as JSON.
 pub(super) const LARGEST_RECORD: usize = 256 * 1024;
 /// How many pages a journal has at most, and how much is on all of them: a whole one is read at once.
 pub(super) const MOST_PAGES: usize = 1024;
 pub(super) const MOST_BYTES: usize = 32 * 1024 * 1024;
+/// How much that is when it is unpacked. It is held in memory by whoever goes on with the run.
+pub(super) const MOST_UNPACKED: usize = 128 * 1024 * 1024;
+/// What is read of more than that, since a request that failed may have been carried out.
+pub(super) const SLACK: usize = 1024 * 1024;
 /// When a page is full. Each record makes etcd keep the whole page once more until it next compacts, so that pages are
 /// short. A larger record has a page of its own; Kubernetes takes a mebibyte.
 const FULL: usize = 32 * 1024;
@@ -35,6 +39,8 @@ pub(super) const RUN_NAME: &str = "bowline.io/run-name";
 pub(super) const WRITER: &str = "bowline.io/journal-writer";
 /// The storage location of the run, on each page.
 pub(super) const LOCATION: &str = "bowline.io/storage-location";
+/// On a page of a damaged journal whose pods have been thawed.
+pub(super) const THAWED: &str = "bowline.io/journal-thawed";
 /// On the first page of a journal that is being removed.
 pub(super) const REMOVED: &str = "bowline.io/journal-removed";
 
@@ -55,6 +61,8 @@ pub(super) struct Place {
     used: usize,
     /// How much is on all pages.
     total: usize,
+    /// How much that is when it is unpacked.
+    unpacked: usize,
     /// The number of the record.
     next: u64,
 }
@@ -76,8 +84,11 @@ pub(super) struct Last {
     pub(super) version: Option<String>,
 }
 
+/// How much room a page has used up that packing leaves, at most, if it is worth while.
+pub(super) const WELL_PACKED: usize = FULL / 4 * 3;
+
 /// How much room a record of this many bytes takes.
-fn cost(bytes: usize) -> usize {
+pub(super) fn cost(bytes: usize) -> usize {
     DIGITS + bytes + OVERHEAD
 }
 
@@ -97,14 +108,27 @@ impl Place {
         if self.used > 0 && self.used + cost > FULL {
             return Ok(None);
         }
-        if self.next >= NUMBERS || self.total + cost > MOST_BYTES {
+        let is_full = self.total + cost > MOST_BYTES || self.unpacked + cost > MOST_UNPACKED;
+        if self.next >= NUMBERS || is_full {
             return Err(Error::Full);
         }
         let key = format!("{:0DIGITS$}", self.next);
         self.used += cost;
         self.total += cost;
+        self.unpacked += cost;
         self.next += 1;
         Ok(Some(key))
+    }
+
+    /// The page takes less room, or more, than before.
+    pub(super) fn resize(&mut self, used: usize) {
+        self.total = self.total.saturating_sub(self.used) + used;
+        self.used = used;
+    }
+
+    /// Nothing is on the page.
+    pub(super) fn clear(&mut self) {
+        self.used = 0;
     }
 
     /// Goes to the next page.
@@ -118,6 +142,33 @@ impl Place {
 }
 
 impl Owner {
+    /// Whose journal it is that was found.
+    pub(super) fn of(orphan: &Orphan) -> Self {
+        let Orphan { run, kind, name, .. } = orphan.clone();
+        Self { run, kind, name }
+    }
+
+    /// Reads what can be read of the pages. Records of a later version of the server, and pages that are
+    /// missing, are left out.
+    pub(super) fn salvage(&self, pages: Vec<ConfigMap>) -> Salvaged {
+        let is_thawed = pages.iter().any(|page| page.annotations().contains_key(THAWED));
+        if pages.iter().any(|page| self.is_removed(page)) {
+            return Salvaged { is_thawed, ..Salvaged::default() };
+        }
+        let number = |page: ConfigMap| Some((self.page_number(&page.name_any())?, page));
+        let numbered: BTreeMap<usize, ConfigMap> = pages.into_iter().filter_map(number).collect();
+        let (mut records, mut room) = (Vec::new(), MOST_UNPACKED + SLACK);
+        for page in numbered.into_values() {
+            // Records about pods are never packed.
+            let plain = || page.data.clone().unwrap_or_default();
+            for (_, text) in texts(&page, room).unwrap_or_else(|_| plain()) {
+                room = room.saturating_sub(text.len());
+                records.extend(serde_json::from_str::<Record>(&text).ok());
+            }
+        }
+        Salvaged { records, is_thawed }
+    }
+
     /// What finds all pages.
     pub(super) fn selector(&self) -> String {
         format!("{}={}", label::JOURNAL, self.run)
@@ -179,8 +230,11 @@ impl Owner {
                 return Err(Error::Missing { page: self.page_name(expected) });
             }
             let name = page.name_any();
-            for (key, text) in page.data.unwrap_or_default() {
-                contents.place.total += cost(text.len());
+            contents.place.total += used(&page);
+            let room = (MOST_UNPACKED + SLACK).saturating_sub(contents.place.unpacked);
+            let texts = texts(&page, room).map_err(|reason| foreign(&name, reason))?;
+            for (key, text) in texts {
+                contents.place.unpacked += cost(text.len());
                 let record = contents.record(&key, &text);
                 let record = record.map_err(|reason| foreign(&name, reason))?;
                 contents.records.push(record);
@@ -205,10 +259,12 @@ impl Owner {
             let reason = format!("it is not annotated as that of {}", self.name);
             return Err(foreign(&name, reason));
         }
-        if page.binary_data.as_ref().is_some_and(|data| !data.is_empty()) {
-            return Err(foreign(&name, "it has binary data"));
+        let mut binary = page.binary_data.iter().flat_map(BTreeMap::keys);
+        if let Some(key) = binary.find(|key| *key != pack::KEY) {
+            return Err(foreign(&name, format!("it has binary data with the key {key:?}")));
         }
-        if page.data.as_ref().is_none_or(BTreeMap::is_empty) {
+        let is_packed = page.binary_data.as_ref().is_some_and(|data| !data.is_empty());
+        if !is_packed && page.data.as_ref().is_none_or(BTreeMap::is_empty) {
             return Err(foreign(&name, "nothing is on it"));
         }
         Ok(number)
@@ -229,6 +285,24 @@ impl Contents {
         self.place.next = number + 1;
         Ok(record)
     }
+}
+
+/// How much is on a page.
+pub(super) fn used(page: &ConfigMap) -> usize {
+    let plain = page.data.iter().flatten().map(|(_, text)| cost(text.len()));
+    let packed = page.binary_data.iter().flatten().map(|(_, bytes)| cost(bytes.0.len()));
+    plain.chain(packed).sum()
+}
+
+/// The records on a page, packed or not.
+fn texts(page: &ConfigMap, room: usize) -> Result<BTreeMap<String, String>, String> {
+    let packed = page.binary_data.as_ref().and_then(|data| data.get(pack::KEY));
+    let mut texts = match packed {
+        Some(packed) => pack::unpack(&packed.0, room)?,
+        None => BTreeMap::new(),
+    };
+    texts.extend(page.data.clone().unwrap_or_default());
+    Ok(texts)
 }
 
 fn foreign(page: &str, reason: impl Into<String>) -> Error {

@@ -1,7 +1,6 @@
 use std::time::Duration;
 
 use bowline_engine::journal::{Begun, Pod};
-use k8s_openapi::ByteString;
 use tokio::time::Instant;
 
 use super::*;
@@ -29,7 +28,7 @@ type Change = fn(&mut ConfigMap);
 
 fn waiting(bytes: usize) -> (Waiting, oneshot::Receiver<Outcome>) {
     let (done, outcome) = oneshot::channel();
-    (Waiting { text: "x".repeat(bytes), done }, outcome)
+    (Waiting { text: "x".repeat(bytes), is_packable: false, done }, outcome)
 }
 
 fn keys(pen: &Pen) -> Vec<&str> {
@@ -241,4 +240,161 @@ async fn what_stays_as_it_is_is_not_tried_again() {
         assert_eq!(again.is_ok(), is_tried, "{text}");
     }
     assert!(begin.elapsed() < Duration::from_secs(1));
+}
+
+#[test]
+fn a_page_that_was_not_created_is_not_turned() {
+    let mut pen = Pen::default();
+    for (round, key) in [(0, "00000000"), (1, "00000001")] {
+        let (waiting, _outcome) = waiting(30 * 1024);
+        pen.take(&mut VecDeque::from([waiting]));
+        assert_eq!((keys(&pen), pen.place.page), (vec![key], 0), "round {round}");
+        // The API server refuses.
+        pen.batch = None;
+        pen.take_back();
+    }
+    // One that is there is turned, also if nothing could be added to it.
+    pen.version = Some("7".to_owned());
+    for page in [0, 1] {
+        let (waiting, _outcome) = waiting(30 * 1024);
+        pen.take(&mut VecDeque::from([waiting]));
+        assert_eq!(pen.place.page, page);
+        pen.batch = None;
+        pen.take_back();
+    }
+}
+
+#[test]
+fn of_a_damaged_journal_what_can_be_read_is_read() {
+    let mut unknown = page(0, 0..3);
+    put(&mut unknown, "00000001", r#"{"what": "of a later version"}"#);
+    put(&mut unknown, "note", "{");
+    let mut stranger = page(1, 3..4);
+    stranger.metadata.name = Some("stranger".to_owned());
+    // Page 1 is missing.
+    let pages = vec![page(2, 7..8), stranger, unknown];
+    assert!(owner().read(pages.clone()).is_err());
+    let salvaged = owner().salvage(pages.clone());
+    assert_eq!(salvaged.records, [record(0), record(2), record(7)]);
+    assert!(!salvaged.is_thawed);
+    let mut marked = pages;
+    marked[0].annotations_mut().insert(page::THAWED.to_owned(), "true".to_owned());
+    assert!(owner().salvage(marked).is_thawed);
+    let mut removed = page(0, 0..1);
+    removed.annotations_mut().insert(page::REMOVED.to_owned(), "true".to_owned());
+    assert!(owner().salvage(vec![removed, page(1, 1..2)]).records.is_empty());
+}
+
+/// A journal as it would be in the cluster.
+#[derive(Default)]
+struct Cluster(BTreeMap<usize, ConfigMap>);
+
+impl Cluster {
+    /// Writes what a pen has taken.
+    fn write(&mut self, pen: &mut Pen) {
+        let batch = pen.batch.take().unwrap();
+        let page = self.0.entry(pen.place.page).or_insert_with(|| {
+            assert!(pen.version.is_none());
+            owner().page(pen.place.page, "somebody", BTreeMap::new())
+        });
+        let patch = batch.as_patch();
+        let data = page.data.get_or_insert_default();
+        for (key, text) in patch["data"].as_object().unwrap() {
+            match text.as_str() {
+                Some(text) => data.insert(key.clone(), text.to_owned()),
+                None => data.remove(key),
+            };
+        }
+        if let Some(Packed { bytes, .. }) = &batch.packed {
+            page.binary_data = Some([(pack::KEY.to_owned(), bytes.clone())].into());
+        }
+        pen.written.add(&batch);
+        pen.version = Some("1".to_owned());
+    }
+}
+
+fn append(pen: &mut Pen, cluster: &mut Cluster, record: &Record) -> Result<(), String> {
+    let (done, mut outcome) = oneshot::channel();
+    let text = page::encode(record).unwrap();
+    let is_packable = !pack::stays_readable(record);
+    pen.take(&mut VecDeque::from([Waiting { text, is_packable, done }]));
+    if let Ok(refused) = outcome.try_recv() {
+        return refused;
+    }
+    cluster.write(pen);
+    Ok(())
+}
+
+/// What a restore notes of an item that an action of version 2 sees.
+fn of_item(block: u64) -> [Record; 2] {
+    use bowline_engine::journal::{Ended, Intent, Kept};
+    use bowline_store::file::ResourceIdentifier;
+    let item = ResourceIdentifier {
+        group: "apps".to_owned(),
+        resource: "deployments".to_owned(),
+        namespace: format!("team-{}", block % 40),
+        name: format!("service-{:x}", block.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
+    };
+    let plugin = "example.io/restore-item-action".to_owned();
+    let intent = Intent { plugin, item: item.clone(), ..Intent::default() };
+    let sha256 = (1..5).map(|n| format!("{:016x}", RandomState::new().hash_one(n))).collect();
+    let ended = Ended {
+        block,
+        visited: vec![item],
+        kept: Some(Kept { number: block, sha256 }),
+        ..Ended::default()
+    };
+    let begun = Begun { block, intents: vec![intent], ..Begun::default() };
+    [Record::Begun(begun), Record::Ended(Box::new(ended))]
+}
+
+#[test]
+fn a_full_page_is_packed_and_reads_as_it_was_written() {
+    let (mut pen, mut cluster) = (Pen::default(), Cluster::default());
+    let mut records = Vec::new();
+    for block in 0..600 {
+        records.extend(of_item(block));
+        if block % 100 == 7 {
+            let pods = vec![Pod { name: "db".to_owned(), ..Pod::default() }];
+            records.push(Record::Begun(Begun { block, pods, ..Begun::default() }));
+        }
+    }
+    for record in &records {
+        append(&mut pen, &mut cluster, record).unwrap();
+    }
+    let pages: Vec<ConfigMap> = cluster.0.into_values().collect();
+    assert!(pages.len() < 6, "{} pages", pages.len());
+    assert!(pages.iter().all(|page| page::used(page) <= 33 * 1024));
+    let about_pods = |page: &ConfigMap| {
+        let texts = page.data.iter().flat_map(BTreeMap::values);
+        texts.filter(|text| text.contains(r#""pods""#)).count()
+    };
+    assert_eq!(pages.iter().map(about_pods).sum::<usize>(), 6, "people can read them");
+    assert_eq!(owner().salvage(pages.clone()).records, records);
+    let contents = owner().read(pages).unwrap();
+    assert_eq!(contents.records, records);
+    let mut next = Pen { place: contents.place, ..Pen::default() };
+    let (waiting, _outcome) = waiting(1);
+    next.take(&mut VecDeque::from([waiting]));
+    assert_eq!(keys(&next), [format!("{:08}", records.len())]);
+}
+
+#[test]
+fn a_journal_holds_two_hundred_thousand_items_that_actions_see() {
+    let (mut pen, mut cluster) = (Pen::default(), Cluster::default());
+    let (items, mut bytes) = (1500_u64, 0);
+    for block in 0..items {
+        for record in of_item(block) {
+            bytes += page::cost(page::encode(&record).unwrap().len());
+            append(&mut pen, &mut cluster, &record).unwrap();
+        }
+    }
+    let items = usize::try_from(items).unwrap();
+    let packed: usize = cluster.0.values().map(page::used).sum();
+    let fit = |most: usize, taken: usize| most / (taken / items);
+    let unpacked = fit(page::MOST_UNPACKED, bytes);
+    let (stored, pages) =
+        (fit(page::MOST_BYTES, packed), page::MOST_PAGES * items / cluster.0.len());
+    assert!(unpacked >= 200_000 && stored >= 200_000, "{unpacked} {stored}");
+    assert!(pages >= 200_000, "{pages}");
 }

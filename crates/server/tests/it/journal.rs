@@ -418,3 +418,20 @@ async fn a_page_that_somebody_labels_is_written_on_and_one_that_is_gone_is_not()
     assert!(refused.contains(&first), "{refused}");
     assert!(open(&world).await.1.is_empty());
 }
+
+#[tokio::test]
+async fn a_page_that_could_not_be_created_leaves_no_hole() {
+    let world = World::idle("journal-hole").await;
+    let line = Line::new(|writes| match writes {
+        0 | 1 => Fate::Lost(StatusCode::FORBIDDEN),
+        2 => Fate::AnswerLost(StatusCode::FORBIDDEN),
+        _ => Fate::Passes,
+    });
+    let (journal, _) = try_open(&world, line.client(world.client.clone())).await.unwrap();
+    for block in 0..6 {
+        // Two do not fit on a page.
+        let appended = journal.append(&large(block, 20 * 1024)).await;
+        assert_eq!(appended.is_err(), block < 3, "{block}: {appended:?}");
+    }
+    assert_eq!(blocks(&open(&world).await.1), [2, 3, 4, 5]);
+}

@@ -37,6 +37,7 @@ mod runs;
 mod schedule;
 mod server;
 mod sync;
+mod thaw;
 mod thousand;
 mod unlisted;
 mod velero;

@@ -31,7 +31,7 @@ const OUTAGE: Duration = Duration::from_mins(2);
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// How many pods of a block are tried at a time, when the first was not reached.
-const SIDE_BY_SIDE: usize = 16;
+pub const SIDE_BY_SIDE: usize = 16;
 
 /// What hooks are run with.
 #[derive(Clone, Copy)]
@@ -44,19 +44,46 @@ pub struct With<'a> {
     pub tally: &'a Tally,
 }
 
-/// What is left of the post-hooks of a pod.
+/// The post-hooks of a pod, and how far they are.
 pub struct Thaw<'a> {
     pod: &'a Object,
-    /// Those that are not over, in order.
     hooks: &'a [Hook],
-    /// Why the first of them did not reach the pod, if it was tried.
+    /// Those that are over, by their place.
+    ran: Vec<usize>,
+    /// Why the first of the others did not reach the pod, if it was tried.
     unheard: Option<String>,
+}
+
+/// A pod that may be frozen still.
+#[derive(Clone, Debug)]
+pub struct Unthawed<'a> {
+    /// The pod.
+    pub pod: &'a Object,
+    /// The post-hooks that have run all the same, by their place.
+    pub ran: Vec<usize>,
 }
 
 impl<'a> Thaw<'a> {
     /// All of them.
     pub fn new(pod: &'a Object, plan: &'a Plan) -> Self {
-        Self { pod, hooks: &plan.post, unheard: None }
+        Self { pod, hooks: &plan.post, ran: Vec::new(), unheard: None }
+    }
+
+    /// The same, without those that have run before.
+    #[must_use]
+    pub fn without(self, ran: &[usize]) -> Self {
+        Self { ran: ran.to_vec(), ..self }
+    }
+
+    /// The post-hooks that have run, by their place.
+    pub fn ran(&self) -> &[usize] {
+        &self.ran
+    }
+
+    /// Those that are left, in order.
+    fn pending(&self) -> Vec<(usize, &'a Hook)> {
+        let hooks = self.hooks.iter().enumerate();
+        hooks.filter(|(place, _)| !self.ran.contains(place)).collect()
     }
 
     /// Runs them one after the other, as far as they reach the pod. None is left out because another has
@@ -75,33 +102,41 @@ impl<'a> Thaw<'a> {
         left
     }
 
-    async fn run_unguarded(self, with: With<'_>) -> Option<Self> {
+    async fn run_unguarded(mut self, with: With<'_>) -> Option<Self> {
         let id = self.pod.id();
-        for (at, hook) in self.hooks.iter().enumerate() {
+        for (place, hook) in self.pending() {
             match run(with.cluster, &id, hook).await {
                 Err(Failure { text, is_unheard: true, .. }) => {
-                    let hooks = &self.hooks[at..];
-                    return Some(Self { hooks, unheard: Some(text), ..self });
+                    self.unheard = Some(text);
+                    return Some(self);
                 }
                 ended => settle(with, self.pod, hook, ended),
             }
+            self.ran.push(place);
         }
         None
     }
 
     /// Tells that the pod may be frozen, and tries those that are left behind the one that did not reach it.
-    pub async fn give_up(self, with: With<'_>) {
-        let Some((first, others)) = self.hooks.split_first() else { return };
-        tell_unheard(with, self.pod, first, &self.unheard.unwrap_or_default());
-        for hook in others {
+    pub async fn give_up(mut self, with: With<'_>) -> Unthawed<'a> {
+        let mut why = self.unheard.take();
+        for (place, hook) in self.pending() {
+            if let Some(why) = why.take() {
+                tell_unheard(with, self.pod, hook, &why);
+                continue;
+            }
             match run(with.cluster, &self.pod.id(), hook).await {
                 Err(Failure { text, is_unheard: true, .. }) => {
                     tell_unheard(with, self.pod, hook, &text);
                 }
-                ended => settle(with, self.pod, hook, ended),
+                ended => {
+                    settle(with, self.pod, hook, ended);
+                    self.ran.push(place);
+                }
             }
         }
         tell_freeze(with.tally, self.pod);
+        Unthawed { pod: self.pod, ran: self.ran }
     }
 }
 
@@ -112,18 +147,19 @@ pub async fn thaw_late<'a>(
     with: With<'_>,
     pods: Vec<Thaw<'a>>,
     stop: &CancellationToken,
-) -> Vec<&'a Object> {
+) -> Vec<Unthawed<'a>> {
     let places = Semaphore::new(SIDE_BY_SIDE);
     let pods = pods.into_iter().map(|pod| thaw_one_late(with, pod, stop, &places));
     join_all(pods).await.into_iter().flatten().collect()
 }
 
-async fn thaw_one_late<'a>(
+/// Thaws one of them. A try needs one of the places; waiting for the next does not.
+pub async fn thaw_one_late<'a>(
     with: With<'_>,
     mut left: Thaw<'a>,
     stop: &CancellationToken,
     places: &Semaphore,
-) -> Option<&'a Object> {
+) -> Option<Unthawed<'a>> {
     let (began, mut pause) = (Instant::now(), FIRST_PAUSE);
     let pod = left.pod;
     loop {
@@ -142,8 +178,7 @@ async fn thaw_one_late<'a>(
         let _place = places.acquire().await;
         left = left.run(with).await?;
     }
-    left.give_up(with).await;
-    Some(pod)
+    Some(left.give_up(with).await)
 }
 
 /// Counts a hook that has run, and tells if it failed.
@@ -168,9 +203,9 @@ fn tell_unheard(with: With<'_>, pod: &Object, hook: &Hook, why: &str) {
         Source::Spec(name) => format!("the post-hook {name:?} in the Backup's spec.hooks"),
     };
     let text = format!(
-        "the post-hook {} did not reach it: {why}; the pod may still be frozen: the server tries again \
-         when the backup is over, and every ten minutes from then on; if it must not wait, run `kubectl \
-         -n {namespace} exec {name} -c {} -- COMMAND` with the command of {place}",
+        "the post-hook {} did not reach it: {why}; the pod may still be frozen: the server retries every \
+         half a minute, also when the backup is over; if it must not wait, run `kubectl -n {namespace} \
+         exec {name} -c {} -- COMMAND` with the command of {place}",
         Told(hook),
         hook.container,
     );

@@ -13,6 +13,7 @@ use crate::backup::note::Noted;
 use crate::backup::replace::Fresh;
 use crate::backup::volume::Snapshotted;
 use crate::item::Object;
+use crate::journal::Intent;
 use crate::operation::Operation;
 use crate::report::Report;
 
@@ -156,6 +157,18 @@ impl<'a> Sink<'a> {
         match &self.way {
             Way::Noted(noted) => noted.snapshotted(volume, outcome),
             Way::Archive(_) | Way::Fresh(_) => context.volumes.note_snapshotted(volume, outcome),
+        }
+    }
+
+    /// Whether pods are frozen until all of it is done.
+    pub(in crate::backup) fn freezes_pods(&self) -> bool {
+        matches!(&self.way, Way::Noted(noted) if noted.has_pods())
+    }
+
+    /// Notes a snapshot that a plugin was asked for, that nobody waits for any more, and that may yet come.
+    pub(in crate::backup) fn in_flight(&self, intent: Intent) {
+        if let Way::Noted(noted) = &self.way {
+            noted.in_flight(intent);
         }
     }
 

@@ -4,12 +4,14 @@
 use bowline_plugin::{Name, ResourceIdentifier, SnapshotId, VolumeId};
 use bowline_store::file::Snapshot;
 use futures::StreamExt as _;
+use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::timeout;
 
 use super::zone;
 use crate::backup::Context;
-use crate::journal::{Intent, Recovered, SnapshotIntent};
+use crate::journal::{Intent, Record, Recovered, SnapshotIntent};
+use crate::point::{self, Point};
 use crate::report::Report;
 use crate::snapshotter::{self, Snapshotters, volume_id};
 
@@ -30,7 +32,7 @@ pub(super) fn tell(report: &Report, id: &ResourceIdentifier, plugin: &Name, requ
 
 /// Tells of all snapshots that were asked for when a server ended, of a run that does not go on.
 pub(in crate::backup) fn tell_all(report: &Report, recovered: &Recovered) {
-    for intent in recovered.unfinished.iter().flat_map(|begun| &begun.intents) {
+    for intent in &recovered.in_flight {
         if let (Some(wanted), Ok(plugin)) = (&intent.snapshot, intent.plugin.parse()) {
             tell(report, &intent.item.clone().into(), &plugin, &wanted.request);
         }
@@ -67,36 +69,67 @@ async fn delete(snapshotters: &dyn Snapshotters, snapshot: &Snapshot) -> Result<
     snapshotter::delete(&snapshotter, &id, LIMIT).await
 }
 
-/// Sees to a snapshot that was asked for when the server ended, so that nobody knows what came of it.
-/// A plugin of version 2 is asked for the same once more and answers with the same, which is deleted.
-/// Of others nothing can be learnt: that is told.
-pub(in crate::backup) async fn reclaim(context: &Context, intent: &Intent) {
+/// What became of a snapshot that was in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reclaim {
+    /// It is deleted.
+    Deleted,
+    /// Its plugin is of version 1, which cannot be asked for it.
+    Unknowable,
+}
+
+/// Sees to a snapshot that was asked for when the server ended, so that nobody knows what came of it, and
+/// notes that. If nothing can be learnt, that is told.
+pub(in crate::backup) async fn reclaim_before(context: &Context, intent: &Intent) {
     let Some(wanted) = &intent.snapshot else { return };
     let id: ResourceIdentifier = intent.item.clone().into();
-    if let Err(reason) = try_reclaim(context, &id, wanted).await {
-        tracing::warn!(volume = id.name, "an old snapshot is not cleaned up: {reason}");
-        if let Ok(plugin) = intent.plugin.parse() {
-            tell(&context.report, &id, &plugin, &wanted.request);
+    let request = &context.request;
+    let labels = request.backup.metadata.labels.as_ref();
+    let snapshotters = &*context.snapshots.port;
+    let reclaimed = reclaim(snapshotters, request.name.as_str(), labels, intent).await;
+    match &reclaimed {
+        Ok(Reclaim::Deleted) => {}
+        Ok(Reclaim::Unknowable) => tell_intent(&context.report, &id, intent, wanted),
+        Err(reason) => {
+            tracing::warn!(volume = id.name, "an old snapshot is not cleaned up: {reason}");
+            tell_intent(&context.report, &id, intent, wanted);
+        }
+    }
+    if reclaimed.is_ok() {
+        let record = Record::Reclaimed { request: wanted.request.clone() };
+        if let Err(error) = context.journal.append(&record).await {
+            tracing::warn!("{error}; if the server ends now, the snapshot is asked for once more");
         }
     }
 }
 
-async fn try_reclaim(
-    context: &Context,
-    id: &ResourceIdentifier,
-    wanted: &SnapshotIntent,
-) -> Result<(), String> {
-    let opened = context.snapshots.port.open(&wanted.location).await;
+fn tell_intent(report: &Report, id: &ResourceIdentifier, intent: &Intent, wanted: &SnapshotIntent) {
+    if let Ok(plugin) = intent.plugin.parse() {
+        tell(report, id, &plugin, &wanted.request);
+    }
+}
+
+/// Deletes a snapshot that may have been taken though nobody has heard of it. A plugin of version 2 finds it
+/// by the tag of its request: asked for the same once more it answers with the same, which is deleted.
+pub async fn reclaim(
+    snapshotters: &dyn Snapshotters,
+    backup: &str,
+    labels: Option<&BTreeMap<String, String>>,
+    intent: &Intent,
+) -> Result<Reclaim, String> {
+    let wanted = intent.snapshot.as_ref().ok_or("it is no snapshot")?;
+    let opened = snapshotters.open(&wanted.location).await;
     let snapshotter = opened.map_err(|error| error.to_string())?;
     if !snapshotter.is_v2 {
-        return Err("its plugin cannot be asked for it".to_owned());
+        return Ok(Reclaim::Unknowable);
     }
     let volume = VolumeId::new(&wanted.volume).ok_or("its volume has no id")?;
-    let request = &context.request;
-    let labels = request.backup.metadata.labels.as_ref();
-    let tags = zone::tags(labels, request.name.as_str(), &id.name, &wanted.request);
+    let tags = zone::tags(labels, backup, &intent.item.name, &wanted.request);
+    point::pass(Point::Reclaim);
     let asked = timeout(LIMIT, snapshotter.calls.create_snapshot(&volume, &wanted.zone, &tags));
     let asked = asked.await.map_err(|_| "the plugin does not answer".to_owned())?;
     let snapshot = asked.map_err(|error| error.to_string())?;
-    snapshotter::delete(&snapshotter, &snapshot, LIMIT).await
+    snapshotter::delete(&snapshotter, &snapshot, LIMIT).await?;
+    point::pass(Point::SnapshotReclaimed);
+    Ok(Reclaim::Deleted)
 }

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use bowline_api::{Backup, annotation};
-use bowline_engine::backup::Taken;
-use bowline_engine::journal::Recovered;
+use bowline_engine::backup::{Taken, snapshot};
+use bowline_engine::journal::{Intent, Recovered};
 use bowline_engine::operation::record::Of;
 use bowline_engine::report::Report;
 use jiff::Timestamp;
@@ -44,7 +44,6 @@ pub(in crate::controllers) async fn take_away(
     for message in report.messages().0 {
         tracing::warn!("{}", message.text);
     }
-    tell_unclear(recovered);
     let by_csi = by_csi.iter().map(ToString::to_string);
     snapshots.iter().filter_map(named).chain(by_csi).collect()
 }
@@ -53,20 +52,40 @@ fn taken(recovered: &Recovered, timeout: Duration) -> Taken {
     Taken::given_up(String::new(), recovered, timeout, Timestamp::now())
 }
 
-/// Tells of snapshots that plugins were asked for when the server ended: nobody knows whether they were taken,
-/// nor what they are called, and no further try would learn it.
-fn tell_unclear(recovered: &Recovered) {
-    for intent in recovered.unfinished.iter().flat_map(|begun| &begun.intents) {
-        if let Some(wanted) = &intent.snapshot {
-            tracing::error!(
-                volume = intent.item.name,
-                location = wanted.location,
-                "a snapshot of a backup that does not go on may be left over: look for the tag {}={}",
-                annotation::REQUEST_ID,
-                wanted.request
-            );
+/// Deletes a snapshot that was in flight: its plugin finds it by its tag. One of version 1 cannot be asked, which
+/// is told.
+pub(in crate::controllers) async fn reclaim(
+    context: &Context,
+    backup: &Backup,
+    intent: &Intent,
+) -> Result<(), String> {
+    let labels = backup.metadata.labels.as_ref();
+    let name = backup.name_any();
+    match snapshot::reclaim(&*context.snapshotters, &name, labels, intent).await? {
+        snapshot::Reclaim::Deleted => {
+            tracing::info!("{} is deleted, if it was taken", named_in_flight(intent));
+        }
+        snapshot::Reclaim::Unknowable => {
+            tell_unclear(intent, "plugins of version 1 cannot be asked for it");
         }
     }
+    Ok(())
+}
+
+/// A snapshot that was in flight, for somebody who has to look for it.
+pub(in crate::controllers) fn named_in_flight(intent: &Intent) -> String {
+    let (location, request) = match &intent.snapshot {
+        Some(wanted) => (wanted.location.as_str(), wanted.request.as_str()),
+        None => ("", ""),
+    };
+    let volume = &intent.item.name;
+    let tag = annotation::REQUEST_ID;
+    format!("the snapshot of the volume {volume} at {location} with the tag {tag}={request}")
+}
+
+/// Tells of a snapshot that nobody can find out about.
+pub(in crate::controllers) fn tell_unclear(intent: &Intent, reason: &str) {
+    tracing::error!("{} may be left over: {reason}", named_in_flight(intent));
 }
 
 #[cfg(test)]

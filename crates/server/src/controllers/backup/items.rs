@@ -6,9 +6,7 @@ use std::time::Duration;
 use bowline_api::{Backup, BackupStatus};
 use bowline_engine::backup::csi::{Follower, Left};
 use bowline_engine::backup::request::Request;
-use bowline_engine::backup::{
-    self, Fatal, Progress, Recovery, Taken, ThawError, finalize, replace,
-};
+use bowline_engine::backup::{self, Fatal, Progress, Recovery, Taken, finalize, replace};
 use bowline_engine::cluster::ApiServer;
 use bowline_engine::journal::{ATTEMPTS, Recovered};
 use bowline_engine::operation::{Board, Operation};
@@ -27,7 +25,7 @@ use super::clean::{named as named_snapshot, tell_left, told_left};
 use super::commit::commit;
 use super::volumes::{Askers, Resources};
 use super::{Course, Then, WorkError, canceled_status, failed, recover, with_conditions};
-use crate::controllers::kit::{self, NotNoted};
+use crate::controllers::kit::NotNoted;
 use crate::controllers::operations::{Actions, Followed, Nobody, follow, tell_failed};
 use crate::controllers::run::{Items, named, patiently, show_progress, until_over};
 use crate::controllers::timed;
@@ -47,15 +45,7 @@ impl Course<'_> {
     pub(super) async fn resume(&self, recovered: Recovered) -> Result<Then, WorkError> {
         let report = Report::default();
         let cluster = self.cluster();
-        let journal = &self.kit.journal;
-        match kit::thaw(&*cluster, &self.backup, &recovered, journal, &report).await {
-            Ok(()) => {}
-            Err(error @ (ThawError::Cluster(_) | ThawError::Journal(_))) => {
-                return Err(WorkError::Thaw(one_line(&error)));
-            }
-            // It will not be otherwise the next time.
-            Err(error) => tracing::error!("{}", one_line(&error)),
-        }
+        self.kit.thaw(self.context, &*cluster, &self.backup, &report).await;
         let end = |reason: String| Then::Over(Box::new(failed(&self.status(), reason)));
         let store = match recover::committed(self.context, &self.backup).await {
             Ok(recover::Committed::Yes(status)) => return Ok(Then::Over(status)),
@@ -120,13 +110,11 @@ impl Course<'_> {
             let reason = format!("it cannot go on: {reason}");
             return self.give_up(reason, &recovery.recovered, &store).await;
         }
+        self.kit.keep_hooks(self.context, &self.backup.spec.hooks).await;
         let is_last = recovery.recovered.attempts + 1 >= ATTEMPTS;
         unlisted::tell(self.context.host.registry().unlisted(), &recovery.report);
         let (mut taken, is_there) = Box::pin(self.take(request, store.clone(), recovery)).await;
         tell(&taken);
-        if taken.leaves_frozen {
-            self.kit.leave_frozen();
-        }
         if let Ok(archive) = &taken.archive {
             self.context.metrics.archive_written(&self.backup, archive.bytes);
         }
@@ -214,6 +202,7 @@ impl Course<'_> {
                 connections: CONNECTIONS,
                 block_workers: context.options.item_block_worker_count.max(1),
                 scratch: context.options.scratch_dir.clone(),
+                freeze_timeout: Some(context.options.freeze_timeout),
             },
             progress,
             journal: Arc::clone(&kit.journal) as _,

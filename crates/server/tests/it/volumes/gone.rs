@@ -3,8 +3,11 @@
 use std::path::PathBuf;
 
 use bowline_api::{Backup, BackupPhase, BackupStatus, VolumeSnapshotLocation};
+use bowline_engine::journal::{Begun, Intent, Journal as _, Record, SnapshotIntent};
+use bowline_server::journal::ConfigMaps;
 use bowline_store::BackupName;
-use bowline_store::file::Own;
+use bowline_store::file::{Own, ResourceIdentifier};
+use bowline_store::name::RunUid;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::ResourceExt;
 use kube::api::ListParams;
@@ -90,6 +93,43 @@ async fn a_journal_stays_until_the_snapshots_that_it_knows_of_are_deleted() {
     assert!(!pages(&trial).await.is_empty(), "nothing else knows of the snapshot");
     assert_eq!(trial.snapshots_at_plugin().len(), 1);
     trial.location("snaps", "vs-v2", json!({})).await;
+    run(&mut trial);
+    until_forgotten(&trial).await;
+    assert_eq!(trial.snapshots_at_plugin(), Vec::<String>::new(), "{:?}", trial.calls());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_that_was_in_flight_is_found_by_its_tag_though_its_backup_is_gone() {
+    let mut trial = Trial::start("gone-in-flight", "sdk").await;
+    trial.location("snaps", "vs-v2", json!({})).await;
+    trial.disk("one");
+    trial.world.end().await.unwrap();
+    // It was taken, and the server died before the answer came.
+    let snapshot = trial.root().join("snapshots/snap-one-0");
+    std::fs::create_dir_all(snapshot.join("data")).unwrap();
+    let tags = json!({"bowline.io/request-id": "r1"}).to_string();
+    std::fs::write(snapshot.join("tags.json"), tags).unwrap();
+    assert_eq!(trial.snapshots_at_plugin().len(), 1);
+    let (client, uid) = (trial.world.client.clone(), "0d9a5a1b-6f0c-4f35-9c3e-8d0a3f6e2c3e");
+    let run_uid = RunUid::new(uid).unwrap();
+    let opened = ConfigMaps::open(client, &trial.world.namespace, &run_uid, "Backup", "b").await;
+    let wanted = SnapshotIntent {
+        location: "snaps".to_owned(),
+        volume: "one".to_owned(),
+        zone: String::new(),
+        request: "r1".to_owned(),
+    };
+    let item = ResourceIdentifier {
+        resource: "persistentvolumes".to_owned(),
+        name: "pv-one".to_owned(),
+        ..ResourceIdentifier::default()
+    };
+    let plugin = "sdk.bowline.io/vs-v2".to_owned();
+    let intent = Intent { plugin, item, snapshot: Some(wanted), csi: None };
+    let begun = Begun { intents: vec![intent], ..Begun::default() };
+    let journal = opened.unwrap().0.with_location("default");
+    journal.append(&Record::Begun(begun)).await.unwrap();
+
     run(&mut trial);
     until_forgotten(&trial).await;
     assert_eq!(trial.snapshots_at_plugin(), Vec::<String>::new(), "{:?}", trial.calls());

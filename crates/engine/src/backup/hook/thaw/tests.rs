@@ -81,7 +81,7 @@ async fn thaw(
         late.extend(Thaw::new(pod, &plan).run(with).await);
     }
     let frozen = thaw_late(with, late, stop).await;
-    let frozen = frozen.into_iter().map(|pod| pod.name.clone()).collect();
+    let frozen = frozen.into_iter().map(|left| left.pod.name.clone()).collect();
     let errors = report.results().errors.namespaces.remove("shop").unwrap_or_default();
     let tries = tries.lock().unwrap().clone();
     Ran { tries, frozen, errors, tally }

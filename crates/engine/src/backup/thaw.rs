@@ -1,0 +1,360 @@
+//! Thaws pods that may be frozen since a server ended, or that were not reached before.
+//!
+//! In: pods, as a journal names them. Out: those that may be frozen still. It needs the cluster and nothing
+//! else: an application must not stay frozen because a bucket is away. Hooks are derived anew from the pod
+//! and the Backup; a pod that is another by now is left alone.
+//!
+//! # Guarantees
+//! - No pod waits for another, and none for the journal: one that cannot be written keeps nobody frozen.
+//! - A hook that has run is not run again by this process, whatever the journal says. Across processes that
+//!   holds as far as the journal could be written.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bowline_api::backup::BackupHooks;
+use futures::StreamExt as _;
+use futures::future::join_all;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use super::block::uid_of;
+use super::discover;
+use super::hook::{self, Hooks, Plan, Tally, Thaw, thaw_one_late};
+use crate::cluster::{self, Cluster};
+use crate::item::Object;
+use crate::journal::{self, Frozen, Journal, Pod, Record, apply_thaw};
+use crate::point::{self, Point, Verdict};
+use crate::report::Report;
+
+/// How many pods are looked at and thawed at a time.
+const AT_ONCE: usize = 32;
+
+/// What pods are thawed with.
+#[derive(Clone, Copy)]
+pub struct Thawing<'a> {
+    /// Where the pods are.
+    pub cluster: &'a dyn Cluster,
+    /// The uid of the run that froze them.
+    pub run: &'a str,
+    /// The hooks of its Backup.
+    pub hooks: &'a BackupHooks,
+    /// Where it is noted.
+    pub journal: &'a dyn Journal,
+    /// What could not be noted.
+    pub unwritten: &'a UnwrittenThaws,
+    /// Where failures are told.
+    pub report: &'a Report,
+}
+
+/// For how long pods are tried that are not reached.
+#[derive(Clone, Copy, Debug)]
+pub enum ThawRetry<'a> {
+    /// Once: somebody comes back later.
+    Never,
+    /// For as long as a running backup does, unless the server is asked to end. Then it is told.
+    DuringOutage(&'a CancellationToken),
+}
+
+/// What came of it.
+#[derive(Debug, Default)]
+#[must_use]
+pub struct ThawOutcome {
+    /// Pods that may be frozen still.
+    pub frozen: Frozen,
+    /// Why, of the first of them.
+    pub error: Option<ThawError>,
+    /// Why the journal does not say all that was done.
+    pub unwritten: Option<journal::Error>,
+}
+
+/// Why pods may still be frozen.
+#[derive(Debug, thiserror::Error)]
+pub enum ThawError {
+    /// The API server does not answer, or refuses.
+    #[error("cannot thaw what may be frozen")]
+    Cluster(#[source] cluster::Error),
+    /// The hooks cannot be read any more.
+    #[error("cannot thaw what may be frozen: invalid hooks: {}", .0.join("; "))]
+    Hooks(Vec<String>),
+    /// There are no pods here.
+    #[error("cannot thaw what may be frozen: the cluster serves no pods")]
+    NoPods,
+}
+
+/// Records about thawed pods that could not be written, by run. They are as good as written for this
+/// process, so that no hook is run again, and are written when the journal takes them.
+#[derive(Debug, Default)]
+pub struct UnwrittenThaws(Mutex<BTreeMap<String, Vec<Record>>>);
+
+impl UnwrittenThaws {
+    /// Takes pods off a list that were thawed already.
+    pub fn apply(&self, run: &str, frozen: &mut Frozen) {
+        for record in self.lock().get(run).into_iter().flatten() {
+            apply_thaw(frozen, record);
+        }
+    }
+
+    /// Tries to write what could not be written before.
+    pub async fn write(&self, run: &str, journal: &dyn Journal) -> Result<(), journal::Error> {
+        let records = self.lock().get(run).cloned().unwrap_or_default();
+        for record in records {
+            journal.append(&record).await?;
+            self.settle(run, &record);
+        }
+        Ok(())
+    }
+
+    /// The journal of a run is gone, and nobody will ask.
+    pub fn forget(&self, run: &str) {
+        self.lock().remove(run);
+    }
+
+    /// Writes a record. It counts from now on, written or not.
+    async fn append(
+        &self,
+        run: &str,
+        journal: &dyn Journal,
+        record: Record,
+    ) -> Result<(), journal::Error> {
+        self.lock().entry(run.to_owned()).or_default().push(record.clone());
+        journal.append(&record).await?;
+        self.settle(run, &record);
+        Ok(())
+    }
+
+    fn settle(&self, run: &str, record: &Record) {
+        let mut all = self.lock();
+        if let Some(records) = all.get_mut(run) {
+            records.retain(|one| one != record);
+            if records.is_empty() {
+                all.remove(run);
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Vec<Record>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A pod with the blocks that froze it.
+struct Target {
+    pod: Pod,
+    blocks: Vec<u64>,
+}
+
+/// A pod that is there, and what runs in it.
+struct Found {
+    target: Target,
+    object: Object,
+    plan: Plan,
+}
+
+/// Thaws pods. Those that could not be are in the outcome.
+pub async fn thaw_left(thawing: Thawing<'_>, frozen: &Frozen, retry: ThawRetry<'_>) -> ThawOutcome {
+    let mut outcome = ThawOutcome { frozen: frozen.clone(), ..ThawOutcome::default() };
+    thawing.unwritten.apply(thawing.run, &mut outcome.frozen);
+    outcome.unwritten = thawing.unwritten.write(thawing.run, thawing.journal).await.err();
+    if outcome.frozen.is_empty() {
+        return outcome;
+    }
+    let work = Mutex::new(outcome);
+    let error = Pass { thawing, work: &work }.run(retry).await.err();
+    let mut outcome = work.into_inner().unwrap_or_else(PoisonError::into_inner);
+    outcome.error = outcome.error.or(error);
+    outcome
+}
+
+/// One pass over the pods.
+struct Pass<'a> {
+    thawing: Thawing<'a>,
+    work: &'a Mutex<ThawOutcome>,
+}
+
+impl Pass<'_> {
+    async fn run(&self, retry: ThawRetry<'_>) -> Result<(), ThawError> {
+        let Thawing { cluster, .. } = self.thawing;
+        let discovery = cluster.discover().await.map_err(ThawError::Cluster)?;
+        let resources = discover::resources(&discovery);
+        let pods = resources.core("pods").ok_or(ThawError::NoPods)?;
+        let (hooks, invalid) = match Hooks::new(self.thawing.hooks, &resources) {
+            Ok(hooks) => (hooks, None),
+            // Pods may say themselves how they are thawed.
+            Err(invalid) => (Hooks::default(), Some(invalid)),
+        };
+        let hooks = (&hooks, invalid.as_deref());
+        let targets = self.targets().into_iter().map(|target| async move {
+            let found = cluster.get(pods, &target.pod.namespace, &target.pod.name).await;
+            self.meet(target, found, hooks).await
+        });
+        let found: Vec<Found> = futures::stream::iter(targets)
+            .buffer_unordered(AT_ONCE)
+            .filter_map(std::future::ready)
+            .collect()
+            .await;
+        let tries = found.iter().map(|found| self.try_once(found, retry));
+        let tries = futures::stream::iter(tries.collect::<Vec<_>>());
+        let late: Vec<_> = tries.buffer_unordered(AT_ONCE).collect().await;
+        if let ThawRetry::DuringOutage(stop) = retry {
+            let places = Semaphore::new(hook::SIDE_BY_SIDE);
+            let late = late.into_iter().flatten();
+            join_all(late.map(|late| self.try_again(late, stop, &places))).await;
+        }
+        Ok(())
+    }
+
+    /// Each pod once, however many blocks have frozen it: the last one says which hooks have run since.
+    fn targets(&self) -> Vec<Target> {
+        let mut targets: BTreeMap<(String, String, String), Target> = BTreeMap::new();
+        for (&block, pods) in &self.lock().frozen {
+            for pod in pods {
+                let key = (pod.namespace.clone(), pod.name.clone(), pod.uid.clone());
+                let blocks = targets.remove(&key).map(|before| before.blocks).unwrap_or_default();
+                let blocks = blocks.into_iter().chain([block]).collect();
+                targets.insert(key, Target { pod: pod.clone(), blocks });
+            }
+        }
+        targets.into_values().collect()
+    }
+
+    /// Finds out what runs in a pod. None if that is settled, or cannot be found out.
+    async fn meet(
+        &self,
+        target: Target,
+        found: Result<Option<Object>, cluster::Error>,
+        (hooks, invalid): (&Hooks, Option<&[String]>),
+    ) -> Option<Found> {
+        let object = match found {
+            Ok(Some(object)) if uid_of(&object) == target.pod.uid => object,
+            // It is gone, or another has its name.
+            Ok(_) => {
+                self.note(&target, &Report::default()).await;
+                return None;
+            }
+            Err(error) => {
+                self.leave(ThawError::Cluster(error));
+                return None;
+            }
+        };
+        let (id, report) = (object.id(), Report::default());
+        match (hooks.plan(&object), invalid) {
+            (Ok(plan), _) if !plan.post.is_empty() => return Some(Found { target, object, plan }),
+            (Ok(_), Some(invalid)) => {
+                self.leave(ThawError::Hooks(invalid.to_vec()));
+                return None;
+            }
+            (Ok(_), None) => {
+                tracing::error!(pod = %id, "no post-hook is configured, so the pod may still be frozen");
+                let text = "no post-hook is configured, so the pod may still be frozen";
+                report.warning(&id, text);
+            }
+            (Err(error), _) => report.error(&id, format!("the pod may still be frozen: {error}")),
+        }
+        self.note(&target, &report).await;
+        None
+    }
+
+    /// Runs the post-hooks of a pod, once. Returns what did not reach it.
+    async fn try_once<'b>(&self, found: &'b Found, retry: ThawRetry<'_>) -> Option<Late<'b>> {
+        let Found { target, object, plan } = found;
+        tracing::info!(pod = %object.id(), "the pod may still be frozen, and is thawed");
+        let (report, tally) = (Report::default(), Tally::default());
+        let thaw = Thaw::new(object, plan).without(&target.pod.ran);
+        let with = hook::With { cluster: self.thawing.cluster, report: &report, tally: &tally };
+        let Some(left) = thaw.run(with).await else {
+            self.note(target, &report).await;
+            return None;
+        };
+        if object.is_being_deleted {
+            // Nobody waits for a node that is away to let go of its last pods.
+            left.give_up(with).await;
+            self.note(target, &report).await;
+            return None;
+        }
+        if matches!(retry, ThawRetry::Never) {
+            self.note_ran(target, left.ran()).await;
+            self.leave_unreached(object);
+            return None;
+        }
+        Some(Late { found, left, report, tally })
+    }
+
+    /// Tries a pod until it is reached, or the outage is too long.
+    async fn try_again(&self, late: Late<'_>, stop: &CancellationToken, places: &Semaphore) {
+        let Late { found, left, report, tally } = late;
+        let with = hook::With { cluster: self.thawing.cluster, report: &report, tally: &tally };
+        match thaw_one_late(with, left, stop, places).await {
+            None => self.note(&found.target, &report).await,
+            Some(unthawed) => {
+                self.note_ran(&found.target, &unthawed.ran).await;
+                self.leave_unreached(&found.object);
+                let (errors, warnings) = report.messages();
+                self.thawing.report.take_over(errors, warnings);
+            }
+        }
+    }
+
+    /// Notes that a pod is thawed, for each block that has frozen it.
+    async fn note(&self, target: &Target, told: &Report) {
+        let (errors, warnings) = told.messages();
+        let mut noted: Vec<journal::Told> = errors.iter().cloned().map(Into::into).collect();
+        for &block in &target.blocks {
+            let errors = std::mem::take(&mut noted);
+            let is_last = self.lock().frozen.get(&block).is_none_or(|pods| pods.len() <= 1);
+            let record = if is_last {
+                Record::Thawed { block, errors }
+            } else {
+                let (pod, ran) = (target.pod.uid.clone(), Vec::new());
+                Record::PostHooks { block, pod, ran, is_thawed: true, errors }
+            };
+            self.write(record).await;
+        }
+        self.thawing.report.take_over(errors, warnings);
+    }
+
+    /// Notes which hooks of a pod have run, though it is not thawed.
+    async fn note_ran(&self, target: &Target, ran: &[usize]) {
+        if ran == target.pod.ran {
+            return;
+        }
+        for &block in &target.blocks {
+            let (pod, ran) = (target.pod.uid.clone(), ran.to_vec());
+            let errors = Vec::new();
+            self.write(Record::PostHooks { block, pod, ran, is_thawed: false, errors }).await;
+        }
+    }
+
+    async fn write(&self, record: Record) {
+        apply_thaw(&mut self.lock().frozen, &record);
+        if point::verdict(Point::NoteThawed) != Verdict::Go {
+            return;
+        }
+        let Thawing { run, journal, unwritten, .. } = self.thawing;
+        if let Err(error) = unwritten.append(run, journal, record).await {
+            self.lock().unwritten.get_or_insert(error);
+        }
+        point::pass(Point::ThawNoted);
+    }
+
+    fn leave_unreached(&self, object: &Object) {
+        let why = format!("the post-hooks of {} may not have been run", object.id());
+        self.leave(ThawError::Cluster(cluster::Error::Unreachable(why)));
+    }
+
+    fn leave(&self, error: ThawError) {
+        self.lock().error.get_or_insert(error);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ThawOutcome> {
+        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A pod that was not reached at once.
+struct Late<'a> {
+    found: &'a Found,
+    left: Thaw<'a>,
+    report: Report,
+    tally: Tally,
+}

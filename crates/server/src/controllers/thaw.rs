@@ -1,0 +1,295 @@
+//! Thaws pods that backups have left frozen, whatever became of the backups.
+//!
+//! In: all journals in the namespace. A pod is in one until a post-hook has reached it. Passes over them need
+//! the API server and nothing else, and do not wait for whoever cleans up: no bucket, no plugin, no other
+//! journal.
+//!
+//! | run | its journal |
+//! |---|---|
+//! | goes on in this process, whatever it waits for | is open here; pods of blocks that are under way are left to those |
+//! | goes on, but not at this moment | is taken in hand, so that nobody opens it meanwhile |
+//! | is over, or its Backup was deleted | the same; the hooks of the Backup are kept beside it |
+//! | any of these, damaged | is read as far as it can be; what was thawed is remembered, and noted on the pages when nothing is left |
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bowline_api::Backup;
+use bowline_api::backup::BackupHooks;
+use bowline_engine::backup::{ThawOutcome, ThawRetry, Thawing, thaw_left};
+use bowline_engine::cluster::ApiServer;
+use bowline_engine::journal::{self, Frozen, FrozenPods, Journal, Record};
+use bowline_engine::report::Report;
+use bowline_store::name::RunUid;
+use futures::StreamExt as _;
+use kube::ResourceExt as _;
+
+use super::kit;
+use crate::journal::{ConfigMaps, KeptHooks, Listed, Orphan, list, mark_thawed};
+use crate::server::Context;
+use crate::story::one_line;
+
+/// The pause between two passes.
+const PERIOD: Duration = Duration::from_secs(30);
+/// How many journals are seen to at a time.
+const AT_ONCE: usize = 16;
+/// Every how many passes it is told that a pod may be frozen still: once a day.
+const TOLD_EVERY: u32 = 2880;
+
+/// What is known of journals from one pass to the next.
+#[derive(Debug, Default)]
+pub(super) struct Thawer(Mutex<BTreeMap<RunUid, Known>>);
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Known {
+    /// What the journal looked like when it named no frozen pod.
+    thawed_at: Option<u64>,
+    /// In how many passes it named some.
+    passes: u32,
+}
+
+/// What came of one journal.
+enum Pass {
+    /// It names no pod that is frozen.
+    Thawed,
+    /// It names some, and it was tried.
+    Left(String),
+    /// Somebody else has it in hand.
+    Busy,
+}
+
+impl Thawer {
+    /// Passes over all journals until the server ends.
+    pub(super) async fn run(&self, context: &Context) {
+        loop {
+            tokio::select! {
+                () = context.stop.cancelled() => return,
+                () = tokio::time::sleep(PERIOD) => {}
+            }
+            self.pass(context).await;
+        }
+    }
+
+    /// Passes over all journals once.
+    pub(super) async fn pass(&self, context: &Context) {
+        let (client, namespace) = (context.client.clone(), &context.options.namespace);
+        let all = match list(client, namespace).await {
+            Ok(all) => all,
+            Err(error) => {
+                let error = one_line(&error);
+                return tracing::warn!("pods that may be frozen cannot be looked for: {error}");
+            }
+        };
+        // Restores freeze nobody.
+        let backups: Vec<Listed> =
+            all.into_iter().filter(|one| one.orphan.kind == "Backup").collect();
+        self.forget_others(&backups);
+        let each = backups.into_iter().map(|listed| self.see_to(context, listed));
+        let mut each = std::pin::pin!(futures::stream::iter(each).buffer_unordered(AT_ONCE));
+        while each.next().await.is_some() {
+            if context.stop.is_cancelled() {
+                return;
+            }
+        }
+    }
+
+    async fn see_to(&self, context: &Context, listed: Listed) {
+        let Listed { orphan, fingerprint } = listed;
+        if self.is_known_thawed(&orphan.run, fingerprint) {
+            return;
+        }
+        match Box::pin(thaw(context, &orphan)).await {
+            Ok(Pass::Busy) => {}
+            Ok(Pass::Thawed) => {
+                if self.note_thawed(&orphan.run, fingerprint) {
+                    tracing::info!("pods of the backup {} are thawed", orphan.name);
+                    context.runs.tell_leftovers();
+                }
+            }
+            Ok(Pass::Left(reason)) | Err(reason) => {
+                if self.note_left(&orphan.run) {
+                    tracing::error!("pods of the backup {} may be frozen: {reason}", orphan.name);
+                }
+            }
+        }
+    }
+
+    fn is_known_thawed(&self, run: &RunUid, fingerprint: u64) -> bool {
+        self.lock().get(run).is_some_and(|known| known.thawed_at == Some(fingerprint))
+    }
+
+    /// Notes that a journal names nobody who is frozen. Returns whether it did before.
+    fn note_thawed(&self, run: &RunUid, fingerprint: u64) -> bool {
+        let known = Known { thawed_at: Some(fingerprint), passes: 0 };
+        let before = self.lock().insert(run.clone(), known);
+        before.is_some_and(|before| before.passes > 0)
+    }
+
+    /// Notes that a journal names somebody who is frozen. Returns whether that is to be told: at first, and
+    /// then once a day.
+    fn note_left(&self, run: &RunUid) -> bool {
+        let mut all = self.lock();
+        let known = all.entry(run.clone()).or_default();
+        let passes = known.passes;
+        *known = Known { thawed_at: None, passes: passes.saturating_add(1) };
+        passes.is_multiple_of(TOLD_EVERY)
+    }
+
+    fn forget_others(&self, listed: &[Listed]) {
+        let mut all = self.lock();
+        let mut before = std::mem::take(&mut *all);
+        for Listed { orphan, .. } in listed {
+            if let Some((run, known)) = before.remove_entry(&orphan.run) {
+                all.insert(run, known);
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<RunUid, Known>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Thaws the pods that a journal names.
+async fn thaw(context: &Context, orphan: &Orphan) -> Result<Pass, String> {
+    let run = orphan.run.as_str();
+    if let Some(journal) = context.runs.journal_of(run) {
+        let Some(claim) = journal.try_claim_frozen() else { return Ok(Pass::Busy) };
+        let unwritten = &context.runs.unwritten_thaws;
+        // One that cannot be written yet keeps nobody frozen.
+        if let Err(error) = unwritten.write(run, &*journal).await {
+            tracing::debug!("pods were thawed, but the journal does not say so yet: {error}");
+        }
+        if claim.frozen().is_empty() {
+            // Others may be frozen by a block that is under way, so that nothing is known for good.
+            return Ok(Pass::Busy);
+        }
+        let hooks = hooks_of(context, orphan).await?;
+        let retry = ThawRetry::Never;
+        let outcome = with(context, orphan, &hooks, &*journal, claim.frozen(), retry).await;
+        return Ok(judge(&outcome));
+    }
+    let Some(_claim) = context.runs.claim_journal(run) else { return Ok(Pass::Busy) };
+    salvage_unopened(context, orphan, ThawRetry::Never).await
+}
+
+/// Thaws the pods that can be read of a journal that is damaged, and that nobody else has in hand.
+pub(super) async fn salvage(context: &Context, orphan: &Orphan, retry: ThawRetry<'_>) {
+    if orphan.kind != "Backup" {
+        return;
+    }
+    match salvage_unopened(context, orphan, retry).await {
+        Ok(Pass::Thawed | Pass::Busy) => {}
+        Ok(Pass::Left(reason)) | Err(reason) => {
+            tracing::error!("pods of the backup {} may be frozen: {reason}", orphan.name);
+        }
+    }
+}
+
+async fn salvage_unopened(
+    context: &Context,
+    orphan: &Orphan,
+    retry: ThawRetry<'_>,
+) -> Result<Pass, String> {
+    let (client, namespace) = (&context.client, &context.options.namespace);
+    let salvaged = crate::journal::salvage(client.clone(), namespace, orphan).await;
+    let salvaged = salvaged.map_err(|error| one_line(&error))?;
+    let frozen = FrozenPods::recover(&salvaged.records).all();
+    if frozen.is_empty() {
+        return Ok(Pass::Thawed);
+    }
+    let Orphan { run, kind, name, .. } = orphan;
+    let hooks = hooks_of(context, orphan).await?;
+    match ConfigMaps::open(client.clone(), namespace, run, kind, name).await {
+        Ok((journal, records)) => {
+            // As it is by now: whoever had it open before may have noted more.
+            let frozen = FrozenPods::recover(&records).all();
+            Ok(judge(&with(context, orphan, &hooks, &journal, &frozen, retry).await))
+        }
+        // What cannot be noted keeps nobody frozen.
+        Err(error) => {
+            let is_damaged = kit::is_damaged(&error);
+            if is_damaged && salvaged.is_thawed {
+                return Ok(Pass::Thawed);
+            }
+            let unwritable = Unwritable(one_line(&error));
+            let outcome = with(context, orphan, &hooks, &unwritable, &frozen, retry).await;
+            if is_damaged && outcome.frozen.is_empty() {
+                let marked = mark_thawed(client.clone(), namespace, orphan).await;
+                marked.map_err(|error| one_line(&error))?;
+            }
+            Ok(judge(&outcome))
+        }
+    }
+}
+
+async fn with(
+    context: &Context,
+    orphan: &Orphan,
+    hooks: &BackupHooks,
+    journal: &dyn Journal,
+    frozen: &Frozen,
+    retry: ThawRetry<'_>,
+) -> ThawOutcome {
+    let cluster = ApiServer::new(context.client.clone(), context.options.client_page_size);
+    let (report, unwritten) = (Report::default(), &context.runs.unwritten_thaws);
+    let run = orphan.run.as_str();
+    let thawing = Thawing { cluster: &cluster, run, hooks, journal, unwritten, report: &report };
+    let outcome = thaw_left(thawing, frozen, retry).await;
+    let (errors, warnings) = report.messages();
+    for message in errors.iter().chain(&warnings) {
+        let item = message.item.as_ref().map(ToString::to_string).unwrap_or_default();
+        tracing::warn!(item, "{}", message.text);
+    }
+    outcome
+}
+
+fn judge(outcome: &ThawOutcome) -> Pass {
+    if outcome.frozen.is_empty() {
+        return Pass::Thawed;
+    }
+    let error = outcome.error.as_ref().map(|error| one_line(error));
+    Pass::Left(error.unwrap_or_else(|| "their post-hooks did not reach them".to_owned()))
+}
+
+/// The hooks of a backup: those of its Backup, or those that were kept if that is gone.
+async fn hooks_of(context: &Context, orphan: &Orphan) -> Result<BackupHooks, String> {
+    let found = context.api::<Backup>().get_opt(&orphan.name).await;
+    let found = found.map_err(|error| one_line(&error))?;
+    let own = found.filter(|backup| backup.uid().as_deref() == Some(orphan.run.as_str()));
+    if let Some(backup) = own {
+        return Ok(backup.spec.hooks);
+    }
+    let kept = KeptHooks::new(context.client.clone(), &context.options.namespace, &orphan.run);
+    Ok(kept.read().await?.unwrap_or_default())
+}
+
+/// A journal that takes nothing.
+struct Unwritable(String);
+
+#[async_trait]
+impl Journal for Unwritable {
+    async fn append(&self, _: &Record) -> Result<(), journal::Error> {
+        Err(journal::Error(self.0.clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_journal_that_names_nobody_is_read_again_when_it_changes() {
+        let (thawer, run) = (Thawer::default(), RunUid::new("0a-1b").unwrap());
+        assert!(!thawer.is_known_thawed(&run, 1));
+        assert!(!thawer.note_thawed(&run, 1), "it is no news");
+        assert!(thawer.is_known_thawed(&run, 1) && !thawer.is_known_thawed(&run, 2));
+        assert!(thawer.note_left(&run) && !thawer.note_left(&run), "it is told once");
+        assert!(!thawer.is_known_thawed(&run, 1));
+        assert!(thawer.note_thawed(&run, 3), "it is news");
+        thawer.forget_others(&[]);
+        assert!(!thawer.is_known_thawed(&run, 3));
+    }
+}

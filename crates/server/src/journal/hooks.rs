@@ -1,0 +1,93 @@
+//! The hooks of a Backup, kept for as long as its journal is there.
+//!
+//! A Backup can be deleted, or can expire, while one of its pods is frozen and out of reach. Whoever thaws the
+//! pod later must know how, and hooks that stand in the Backup are gone with it. So they are kept beside the
+//! journal, in a ConfigMap of the server's namespace, from before the first pod is frozen until the journal
+//! is removed. They are used only if the Backup is gone.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bowline_api::backup::BackupHooks;
+use bowline_api::label;
+use bowline_store::name::RunUid;
+use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::DeleteParams;
+use kube::{Api, Client};
+use tokio::time::timeout;
+
+use crate::patch;
+use crate::story::one_line;
+
+/// The key of the hooks.
+const KEY: &str = "hooks.json";
+/// Whose hooks they are.
+const LABEL: &str = "bowline.io/hooks-of";
+/// How long one request may take.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Where the hooks of a run are kept.
+#[derive(Clone, Debug)]
+pub(crate) struct KeptHooks {
+    api: Api<ConfigMap>,
+    run: RunUid,
+}
+
+impl KeptHooks {
+    pub(crate) fn new(client: Client, namespace: &str, run: &RunUid) -> Self {
+        Self { api: Api::namespaced(client, namespace), run: run.clone() }
+    }
+
+    /// Whether hooks have something that thaws.
+    pub(crate) fn is_needed(hooks: &BackupHooks) -> bool {
+        hooks.resources.iter().any(|hooks| !hooks.post.is_empty())
+    }
+
+    /// Keeps hooks, unless they are kept already.
+    pub(crate) async fn keep(&self, hooks: &BackupHooks) -> Result<(), String> {
+        let text = serde_json::to_string(hooks).map_err(|error| one_line(&error))?;
+        let labels = [(LABEL, self.run.as_str()), (label::EXCLUDE_FROM_BACKUP, "true")];
+        let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        let kept = ConfigMap {
+            metadata: ObjectMeta {
+                name: Some(self.name()),
+                labels: Some(labels.into()),
+                ..ObjectMeta::default()
+            },
+            data: Some(BTreeMap::from([(KEY.to_owned(), text)])),
+            ..ConfigMap::default()
+        };
+        match timeout(LIMIT, self.api.create(&patch::post_params(), &kept)).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(error)) if patch::is_taken(&error) => Ok(()),
+            Ok(Err(error)) => Err(one_line(&error)),
+            Err(_) => Err("the API server does not answer".to_owned()),
+        }
+    }
+
+    /// The hooks, if they are kept.
+    pub(crate) async fn read(&self) -> Result<Option<BackupHooks>, String> {
+        let found = timeout(LIMIT, self.api.get_opt(&self.name())).await;
+        let found = found.map_err(|_| "the API server does not answer".to_owned())?;
+        let Some(kept) = found.map_err(|error| one_line(&error))? else { return Ok(None) };
+        let text = kept.data.and_then(|mut data| data.remove(KEY)).unwrap_or_default();
+        // The text may hold a password, and an error may quote it.
+        let read = serde_json::from_str(&text);
+        read.map(Some).map_err(|_| format!("ConfigMap {} holds no hooks", self.name()))
+    }
+
+    /// Removes them.
+    pub(crate) async fn remove(&self) -> Result<(), String> {
+        match timeout(LIMIT, self.api.delete(&self.name(), &DeleteParams::default())).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(error)) if patch::is_missing(&error) => Ok(()),
+            Ok(Err(error)) => Err(one_line(&error)),
+            Err(_) => Err("the API server does not answer".to_owned()),
+        }
+    }
+
+    fn name(&self) -> String {
+        format!("bowline-hooks-{}", self.run)
+    }
+}

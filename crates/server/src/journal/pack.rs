@@ -1,0 +1,77 @@
+//! Records packed together: what becomes of a page when it is full, so that more fit on it.
+//!
+//! A large run notes the same words again and again: plugins, kinds, namespaces. Packed they take a fraction
+//! of the room. Records about pods that may be frozen stay as they are, so that people can read them.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read as _, Write as _};
+
+use bowline_engine::journal::Record;
+use flate2::Compression;
+use flate2::read::DeflateDecoder;
+use flate2::write::DeflateEncoder;
+
+/// Where they are among the binary data of a page.
+pub(super) const KEY: &str = "packed";
+
+/// Whether a record is about pods that may be frozen.
+pub(super) fn stays_readable(record: &Record) -> bool {
+    match record {
+        Record::Begun(begun) => !begun.pods.is_empty(),
+        Record::Ended(ended) => !ended.frozen.is_empty(),
+        Record::Thawed { .. } | Record::PostHooks { .. } => true,
+        _ => false,
+    }
+}
+
+/// Packs records.
+pub(super) fn pack<'a>(
+    records: impl IntoIterator<Item = (&'a String, &'a String)>,
+) -> io::Result<Vec<u8>> {
+    // A page is packed again and again while it fills up.
+    let mut encoder = DeflateEncoder::new(Vec::new(), Compression::fast());
+    for (key, text) in records {
+        // JSON has no line breaks but those that it escapes.
+        writeln!(encoder, "{key} {text}")?;
+    }
+    encoder.finish()
+}
+
+/// Unpacks records of so many bytes at most, and says why that cannot be done.
+pub(super) fn unpack(bytes: &[u8], most: usize) -> Result<BTreeMap<String, String>, String> {
+    let mut text = String::new();
+    let limit = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
+    let read = DeflateDecoder::new(bytes).take(limit).read_to_string(&mut text);
+    read.map_err(|error| format!("its binary data cannot be unpacked: {error}"))?;
+    if text.len() > most {
+        return Err(format!("its binary data has more than {most} bytes of records"));
+    }
+    let record = |line: &str| {
+        let (key, text) = line.split_once(' ')?;
+        Some((key.to_owned(), text.to_owned()))
+    };
+    let records: Option<_> = text.lines().map(record).collect();
+    records.ok_or_else(|| "its binary data is not that of records".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_packed_is_unpacked_and_no_more_than_is_allowed() {
+        let records: BTreeMap<String, String> =
+            (0..100).map(|n| (format!("{n:08}"), format!(r#"{{"n":"{n} a\nb"}}"#))).collect();
+        let packed = pack(&records).unwrap();
+        let plain: usize = records.iter().map(|(key, text)| key.len() + text.len() + 2).sum();
+        assert!(packed.len() * 2 < plain, "{} of {plain}", packed.len());
+        assert_eq!(unpack(&packed, plain).unwrap(), records);
+        assert!(unpack(&packed, plain - 1).unwrap_err().contains("more than"));
+        for (bad, words) in [(&packed[..20], "cannot be unpacked"), (&[0xff; 9], "unpacked")] {
+            let error = unpack(bad, plain).unwrap_err();
+            assert!(error.contains(words), "{error}");
+        }
+        let lines = pack([(&"a".to_owned(), &String::new())]).unwrap();
+        assert_eq!(unpack(&lines, 10).unwrap()["a"], "");
+    }
+}
