@@ -65,6 +65,8 @@ pub enum Milestone {
     Deleting,
     /// It could not be deleted, or not wholly.
     NotDeleted,
+    /// It waits for its bucket.
+    BucketLost,
     /// It goes on after the server was away.
     Resumed {
         /// How often it was begun by now.
@@ -139,6 +141,11 @@ impl Milestone {
             Self::NotDeleted => {
                 let note = "it could not be deleted; its DeleteBackupRequest says why".to_owned();
                 (EventType::Warning, "NotDeleted".to_owned(), note)
+            }
+            Self::BucketLost => {
+                let note =
+                    "waiting for the bucket, which cannot be used; the server's log says why";
+                (EventType::Warning, "BucketLost".to_owned(), note.to_owned())
             }
             Self::Resumed { attempt } => {
                 apart("Resumed", &attempt);

@@ -1,7 +1,7 @@
 //! What a backup or a restore carries with it as long as it is on its way.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bowline_api::{Backup, label};
 use bowline_engine::backup::{ThawError, thaw_left};
@@ -36,6 +36,10 @@ pub(super) struct Kit<'a> {
     told: AtomicU8,
     /// Whether the journal says that pods may be frozen, and nobody in this run thaws them any more.
     leaves_frozen: AtomicBool,
+    /// Whether the journal names something else that nobody knows of but it.
+    keeps_journal: AtomicBool,
+    /// Since when the bucket cannot be used, as the journal says.
+    bucket_lost: Mutex<Option<Timestamp>>,
     /// Set when its user cancels it.
     pub(super) cancel: CancellationToken,
     /// So that nobody takes the journal for one that is left.
@@ -47,6 +51,12 @@ pub(super) struct NotNoted {
     pub(super) reason: String,
     /// Whether it is the same the next time.
     pub(super) is_for_good: bool,
+}
+
+impl NotNoted {
+    pub(super) fn of(error: &journal::Error) -> Self {
+        Self { is_for_good: is_full(error), reason: error.to_string() }
+    }
 }
 
 impl<'a> Kit<'a> {
@@ -73,6 +83,8 @@ impl<'a> Kit<'a> {
             log_is_short: AtomicBool::new(is_past_items),
             told: AtomicU8::new(0),
             leaves_frozen: AtomicBool::new(is_past_items && !recovered.frozen.is_empty()),
+            keeps_journal: AtomicBool::new(false),
+            bucket_lost: Mutex::new(recovered.bucket_lost),
             cancel,
             _open: open,
         };
@@ -82,10 +94,7 @@ impl<'a> Kit<'a> {
     /// Notes that this process has taken the run up.
     pub(super) async fn note_attempt(&self) -> Result<(), NotNoted> {
         let noted = self.journal.append(&Record::Attempt { at: Timestamp::now() }).await;
-        noted.map_err(|error| NotNoted {
-            is_for_good: is_full(&error),
-            reason: error.to_string(),
-        })?;
+        noted.map_err(|error| NotNoted::of(&error))?;
         point::pass(Point::Attempt);
         Ok(())
     }
@@ -93,6 +102,20 @@ impl<'a> Kit<'a> {
     /// Notes that pods may be frozen still when the run is over.
     pub(super) fn leave_frozen(&self) {
         self.leaves_frozen.store(true, Ordering::Relaxed);
+    }
+
+    /// Keeps the journal when the run is over.
+    pub(super) fn keep_journal(&self) {
+        self.keeps_journal.store(true, Ordering::Relaxed);
+    }
+
+    /// Since when the bucket cannot be used, as the journal says.
+    pub(super) fn bucket_lost(&self) -> Option<Timestamp> {
+        *self.bucket_lost.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn set_bucket_lost(&self, since: Option<Timestamp>) {
+        *self.bucket_lost.lock().unwrap_or_else(PoisonError::into_inner) = since;
     }
 
     /// Whether the log is to go on from what is in the bucket. It says so once.
@@ -127,6 +150,7 @@ impl<'a> Kit<'a> {
     ) -> Result<(), Error> {
         self.plugins.end().await;
         context.metrics.forget(self.uid.as_str());
+        context.runs.forget(self.uid.as_str());
         let deleted = match store {
             Ok(store) => store.delete_scratch(&self.uid).await.map_err(|error| one_line(&error)),
             Err(reason) => Err(reason),
@@ -136,6 +160,10 @@ impl<'a> Kit<'a> {
         }
         if self.leaves_frozen.into_inner() {
             tracing::warn!("pods may be frozen still: the journal stays until they are thawed");
+            return Ok(());
+        }
+        if self.keeps_journal.into_inner() {
+            tracing::warn!("the journal stays until what it names is deleted");
             return Ok(());
         }
         if let Some(journal) = Arc::into_inner(self.journal) {

@@ -21,6 +21,7 @@ use bowline_api::{
 use bowline_engine::backup::request::Lookup;
 use bowline_engine::cluster::ApiServer;
 use bowline_engine::journal::{Recovered, recover};
+use bowline_engine::phase::Stage;
 use bowline_engine::report::Report;
 use bowline_store::name::RunUid;
 use bowline_store::{BackupName, BackupStore};
@@ -113,7 +114,7 @@ async fn clean_all(context: &Context, stays: &mut Stays) -> Result<(), String> {
                 let backup = backup.map_or_else(Backup::default, |found| *found);
                 // As long as its files are there, the journal says whose they are.
                 match delete_scratch(context, &journal, &backup).await {
-                    Ok(()) => forget(context, &journal, &backup).await.map_err(Reason::from),
+                    Ok(()) => forget(context, &journal, &backup).await,
                     Err(error) => Err(error.into()),
                 }
             }
@@ -302,12 +303,33 @@ async fn read(context: &Context, orphan: &Orphan) -> Result<(ConfigMaps, Recover
     Ok((journal, recover(records)))
 }
 
-async fn forget(context: &Context, orphan: &Orphan, backup: &Backup) -> Result<(), String> {
+async fn forget(context: &Context, orphan: &Orphan, backup: &Backup) -> Result<(), Reason> {
     let (journal, recovered) = read(context, orphan).await?;
     let cluster = ApiServer::new(context.client.clone(), context.options.client_page_size);
     let thawed = thaw(&cluster, backup, &recovered, &journal, &Report::default()).await;
     thawed.map_err(|error| one_line(&error))?;
-    journal.remove().await.map_err(|error| one_line(&error))
+    let left = reclaim(context, orphan, backup, &recovered).await?;
+    if !left.is_empty() {
+        return Err(Reason::Left(left));
+    }
+    Ok(journal.remove().await.map_err(|error| one_line(&error))?)
+}
+
+/// Takes away what a backup has made that ended without its bucket. Returns what is left.
+async fn reclaim(
+    context: &Context,
+    orphan: &Orphan,
+    backup: &Backup,
+    recovered: &Recovered,
+) -> Result<Vec<String>, String> {
+    match recovered.abandoned {
+        Some(stage) if orphan.kind == "Backup" && stage >= Stage::Finalizing => {
+            let store = bucket(context, &backup.spec.storage_location).await?;
+            take_away(context, backup, recovered, store.as_ref()).await
+        }
+        Some(_) if orphan.kind == "Backup" => Ok(gone::take_away(context, backup, recovered).await),
+        _ => Ok(Vec::new()),
+    }
 }
 
 #[cfg(test)]
