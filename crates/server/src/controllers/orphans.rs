@@ -308,7 +308,7 @@ async fn forget(context: &Context, orphan: &Orphan, backup: &Backup) -> Result<(
     let cluster = ApiServer::new(context.client.clone(), context.options.client_page_size);
     let thawed = thaw(&cluster, backup, &recovered, &journal, &Report::default()).await;
     thawed.map_err(|error| one_line(&error))?;
-    let left = reclaim(context, orphan, backup, &recovered).await?;
+    let left = reclaim_abandoned(context, orphan, backup, &recovered).await?;
     if !left.is_empty() {
         return Err(Reason::Left(left));
     }
@@ -316,7 +316,7 @@ async fn forget(context: &Context, orphan: &Orphan, backup: &Backup) -> Result<(
 }
 
 /// Takes away what a backup has made that ended without its bucket. Returns what is left.
-async fn reclaim(
+async fn reclaim_abandoned(
     context: &Context,
     orphan: &Orphan,
     backup: &Backup,

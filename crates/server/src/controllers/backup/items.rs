@@ -405,13 +405,28 @@ fn tell(taken: &Taken) {
             warnings,
             "all items are in the archive"
         ),
-        Err(Fatal::Stopped) => {
-            tracing::info!(
-                "the backup is interrupted because the server ends; the next server resumes it"
-            );
+        Err(fatal) if is_resumed_later(fatal) => {
+            tracing::info!("the server ends; the next server resumes the backup");
         }
         Err(fatal) => {
             tracing::error!(errors, warnings, "the backup has not ended well: {}", fatal.told());
         }
+    }
+}
+
+/// Whether nothing is wrong with a backup that is not done.
+fn is_resumed_later(fatal: &Fatal) -> bool {
+    matches!(fatal, Fatal::Stopped)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_backup_that_the_next_server_resumes_is_no_error_in_the_log() {
+        assert!(is_resumed_later(&Fatal::Stopped));
+        assert!(!is_resumed_later(&Fatal::Canceled));
+        assert!(!is_resumed_later(&Fatal::GivenUp("no".to_owned())));
     }
 }

@@ -226,9 +226,7 @@ fn tell(restored: &Restored) {
     match &restored.fatal {
         None => tracing::info!(items = restored.items, errors, warnings, "all items are through"),
         Some(Fatal::Stopped) => {
-            tracing::info!(
-                "the restore is interrupted because the server ends; the next server resumes it"
-            );
+            tracing::info!("the server ends; the next server resumes the restore");
         }
         Some(fatal) => {
             tracing::error!(errors, warnings, "the restore has not ended well: {}", fatal.told());
