@@ -80,6 +80,8 @@ use upload::UploadError;
 
 /// How many bytes of objects may be in flight.
 const IN_FLIGHT: usize = 16 << 20;
+/// How long an upload may still take once the run was canceled.
+const AFTER_CANCEL: Duration = Duration::from_secs(10);
 
 /// What a run needs.
 pub struct Run {
@@ -241,8 +243,15 @@ pub async fn run(run: Run, now: Timestamp) -> Taken {
 /// Fills the archive and uploads it meanwhile.
 async fn take(context: &Arc<Context>) -> Result<Sealed, Fatal> {
     let (archive, stream, writing) = archive::start(context.started).map_err(Fatal::Archive)?;
-    let Context { store, request, options, .. } = &**context;
-    let uploaded = upload::contents(store, &request.name, stream, &options.scratch);
+    let Context { store, request, options, cancel, .. } = &**context;
+    let upload = upload::contents(store, &request.name, stream, &options.scratch);
+    let uploaded = async {
+        tokio::select! {
+            uploaded = upload => uploaded,
+            // A bucket that hangs does not hold a run that nobody wants any more.
+            () = canceled_for(cancel, AFTER_CANCEL) => Err(bowline_store::Error::GivenUp.into()),
+        }
+    };
     let (filled, uploaded) = join(fill(context, archive), uploaded).await;
     if uploaded.is_ok() {
         point::pass(Point::ArchiveUploaded);
@@ -251,6 +260,12 @@ async fn take(context: &Arc<Context>) -> Result<Sealed, Fatal> {
     filled?;
     uploaded?;
     sealed.map_err(Fatal::Archive)
+}
+
+/// Waits until a run has been canceled for so long.
+async fn canceled_for(cancel: &CancellationToken, time: Duration) {
+    cancel.cancelled().await;
+    tokio::time::sleep(time).await;
 }
 
 /// Puts everything into the archive. If that fails, the archive breaks off, and the upload with it.

@@ -24,11 +24,13 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::backup::csi;
+use crate::phase::Stage;
 use crate::report::Message;
 pub use frozen::{Frozen, FrozenPods, apply_thaw};
 pub use in_flight::InFlight;
 
-/// How often a run is taken up. One that ends the server each time must not go on for ever.
+/// How often a stage of a run is attempted unless a server is told otherwise. A run that ends the server each
+/// time must not be resumed for ever.
 pub const ATTEMPTS: usize = 4;
 
 /// Why something could not be noted.
@@ -144,6 +146,31 @@ pub enum Record {
     VolumeBegun(VolumeBegun),
     /// It has answered.
     VolumeEnded(VolumeEnded),
+    /// A process has resumed the run at a stage behind the items. Undone by `Left`, as an `Attempt` is.
+    StageAttempt {
+        /// The stage.
+        stage: Stage,
+        /// When.
+        at: Timestamp,
+    },
+    /// The bucket of the run could not be used. Noted once, until it can be again.
+    BucketLost {
+        /// When that was first seen.
+        at: Timestamp,
+    },
+    /// The bucket of the run can be used again.
+    BucketBack {
+        /// When that was seen.
+        at: Timestamp,
+    },
+    /// The run has ended without its bucket. What it has made and this journal names is still to be
+    /// deleted, unless the bucket turns out to have the record of the backup.
+    Abandoned {
+        /// The stage at which it has ended. Only behind the operations can there be a record.
+        stage: Stage,
+        /// When.
+        at: Timestamp,
+    },
 }
 
 /// A volume that a plugin is about to make from a snapshot.
@@ -360,6 +387,12 @@ pub struct Told {
 pub struct Recovered {
     /// How often the run was taken up.
     pub attempts: usize,
+    /// How often each stage behind the items was resumed.
+    pub stage_attempts: BTreeMap<Stage, usize>,
+    /// Since when the bucket of the run cannot be used.
+    pub bucket_lost: Option<Timestamp>,
+    /// The stage at which the run has ended without its bucket, if it has.
+    pub abandoned: Option<Stage>,
     /// Blocks that are over, in order.
     pub finished: Vec<Ended>,
     /// Blocks that are not.
@@ -392,12 +425,28 @@ pub fn recover(records: impl IntoIterator<Item = Record>) -> Recovered {
     let mut begun: BTreeMap<u64, Begun> = BTreeMap::new();
     let (mut frozen, mut in_flight) = (FrozenPods::default(), InFlight::default());
     let mut over = BTreeSet::new();
+    let mut attempted = Stage::Items;
     for record in records {
         frozen.see(&record);
         in_flight.see(&record);
         match record {
-            Record::Attempt { .. } => recovered.attempts += 1,
-            Record::Left { .. } => recovered.attempts = recovered.attempts.saturating_sub(1),
+            Record::Attempt { .. } => {
+                recovered.attempts += 1;
+                attempted = Stage::Items;
+            }
+            Record::StageAttempt { stage, .. } => {
+                *recovered.stage_attempts.entry(stage).or_default() += 1;
+                attempted = stage;
+            }
+            Record::Left { .. } => match recovered.stage_attempts.get_mut(&attempted) {
+                Some(attempts) => *attempts = attempts.saturating_sub(1),
+                None => recovered.attempts = recovered.attempts.saturating_sub(1),
+            },
+            Record::BucketLost { at } => {
+                recovered.bucket_lost.get_or_insert(at);
+            }
+            Record::BucketBack { .. } => recovered.bucket_lost = None,
+            Record::Abandoned { stage, .. } => recovered.abandoned = Some(stage),
             Record::Begun(block) => {
                 recovered.next_block = recovered.next_block.max(block.block.saturating_add(1));
                 begun.insert(block.block, block);
@@ -498,6 +547,35 @@ mod tests {
     }
 
     #[test]
+    fn attempts_are_counted_for_each_stage_and_one_that_was_left_in_order_is_not() {
+        let at = Timestamp::UNIX_EPOCH;
+        let stage = |stage| Record::StageAttempt { stage, at };
+        let read = recover([
+            Record::Attempt { at },
+            stage(Stage::Waiting),
+            stage(Stage::Waiting),
+            Record::Left { at },
+            stage(Stage::Finalizing),
+        ]);
+        assert_eq!(read.attempts, 1);
+        let expected = BTreeMap::from([(Stage::Waiting, 1), (Stage::Finalizing, 1)]);
+        assert_eq!(read.stage_attempts, expected);
+    }
+
+    #[test]
+    fn a_wait_for_the_bucket_begins_with_the_first_failure_and_ends_when_it_is_back() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let lost = |second| Record::BucketLost { at: at(second) };
+        assert_eq!(recover([lost(5), lost(9)]).bucket_lost, Some(at(5)));
+        let back = [lost(5), Record::BucketBack { at: at(7) }];
+        assert_eq!(recover(back.clone()).bucket_lost, None);
+        assert_eq!(recover(back.into_iter().chain([lost(9)])).bucket_lost, Some(at(9)));
+        let abandoned = Record::Abandoned { stage: Stage::Waiting, at: at(6) };
+        assert_eq!(recover([lost(5), abandoned]).abandoned, Some(Stage::Waiting));
+        assert_eq!(recover([lost(5)]).abandoned, None);
+    }
+
+    #[test]
     fn an_end_that_was_noted_twice_counts_once() {
         let read = recover([begun(0, &[]), ended(0), ended(0)]);
         assert_eq!((read.finished.len(), read.unfinished.len()), (1, 0));
@@ -573,6 +651,10 @@ mod tests {
             }),
             Record::VolumeEnded(VolumeEnded { block: 8, volume: Some("vol-1".into()) }),
             Record::VolumeEnded(VolumeEnded { block: 8, volume: None }),
+            Record::StageAttempt { stage: Stage::Waiting, at: Timestamp::UNIX_EPOCH },
+            Record::BucketLost { at: Timestamp::UNIX_EPOCH },
+            Record::BucketBack { at: Timestamp::UNIX_EPOCH },
+            Record::Abandoned { stage: Stage::Items, at: Timestamp::UNIX_EPOCH },
         ];
         for record in records {
             let text = serde_json::to_string(&record).unwrap();

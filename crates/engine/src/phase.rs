@@ -4,9 +4,11 @@
 //! phase for each pair, and its tools know no others.
 
 use bowline_api::{BackupPhase, RestorePhase};
+use serde::{Deserialize, Serialize};
 
 /// Where a run is, once it has begun.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Stage {
     /// Items are backed up or restored.
     Items,

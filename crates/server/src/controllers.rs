@@ -9,6 +9,7 @@ pub mod backup_deletion;
 pub mod backup_queue;
 pub mod backup_storage_location;
 pub mod backup_sync;
+mod bucket_wait;
 pub mod download_request;
 pub mod gc;
 mod kit;

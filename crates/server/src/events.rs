@@ -74,6 +74,8 @@ pub enum Milestone {
     NotSynced,
     /// Its time is over, and it is not deleted for now.
     RetentionHeld,
+    /// It waits for its bucket.
+    BucketLost,
     /// It goes on after the server was away.
     Resumed {
         /// How often it was begun by now.
@@ -174,6 +176,11 @@ impl Milestone {
                             says which"
                     .to_owned();
                 (EventType::Warning, "RetentionHeld".to_owned(), note)
+            }
+            Self::BucketLost => {
+                let note =
+                    "waiting for the bucket, which cannot be used; the server's log says why";
+                (EventType::Warning, "BucketLost".to_owned(), note.to_owned())
             }
             Self::Resumed { attempt } => {
                 apart("Resumed", &attempt);

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bowline_api::snapshot_type::SnapshotType;
+use bowline_engine::journal::ATTEMPTS;
 use bowline_engine::restore::order::Priorities;
 use bowline_plugin_host::InheritedEnvironment;
 
@@ -63,6 +64,10 @@ pub struct Options {
     pub default_backup_ttl: Duration,
     /// The location of a backup that names none, if no location is marked as the default.
     pub default_backup_storage_location: String,
+    /// How long a backup or restore waits for a bucket that cannot be used.
+    pub bucket_wait_timeout: Duration,
+    /// How often each stage of a backup or restore is attempted.
+    pub run_attempts: usize,
     /// How long an operation of a plugin may take if the backup or restore does not say.
     pub default_item_operation_timeout: Duration,
     /// The longest pause between two looks at an operation.
@@ -130,6 +135,8 @@ impl Default for Options {
             client_page_size: 500,
             default_backup_ttl: Duration::from_hours(720),
             default_backup_storage_location: "default".to_owned(),
+            bucket_wait_timeout: Duration::from_hours(4),
+            run_attempts: ATTEMPTS,
             default_item_operation_timeout: Duration::from_hours(4),
             item_operation_sync_frequency: Duration::from_secs(10),
             default_volumes_to_fs_backup: false,

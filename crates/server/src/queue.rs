@@ -4,7 +4,8 @@
 //! snapshots would meet. A backup may overtake earlier ones that wait, but only where it does not
 //! reach into a namespace that one of those waits for.
 
-use std::collections::BTreeSet;
+use std::cell::Cell;
+use std::collections::{BTreeSet, HashSet};
 
 use bowline_api::BackupPhase;
 
@@ -18,7 +19,7 @@ pub enum Reach {
 }
 
 impl Reach {
-    fn meets(&self, other: &Self) -> bool {
+    pub(crate) fn meets(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::All, Self::All) => true,
             (Self::All, Self::Only(some)) | (Self::Only(some), Self::All) => !some.is_empty(),
@@ -72,10 +73,24 @@ pub enum Decision {
     Stay,
 }
 
+/// How many positions are kept exact. Whoever waits further behind keeps the one that they were given, which is too
+/// high by as many as have left since: otherwise each start would cost a write for each that waits.
+pub const EXACT: i64 = 100;
+
 /// Decides for each backup, which come in the order in which they were made.
 pub fn decide(entries: &[Entry], limit: usize) -> Vec<Decision> {
-    let mut running: Vec<&Reach> = reaches(entries, |stage| stage == Stage::Running);
-    let mut ahead: Vec<&Reach> = Vec::new();
+    decide_counted(entries, limit).0
+}
+
+/// The same, and how many namespaces were looked at.
+fn decide_counted(entries: &[Entry], limit: usize) -> (Vec<Decision>, usize) {
+    // Those that run, and those that wait further ahead.
+    let mut reached = Reached::default();
+    let mut running = 0;
+    for entry in entries.iter().filter(|entry| entry.stage == Stage::Running) {
+        reached.add(&entry.reach);
+        running += 1;
+    }
     let mut decisions = vec![Decision::Stay; entries.len()];
     // Those that have a position keep their order; new ones follow.
     let mut waiting: Vec<usize> = (0..entries.len())
@@ -85,28 +100,66 @@ pub fn decide(entries: &[Entry], limit: usize) -> Vec<Decision> {
         Stage::Queued(position) => (0, position),
         _ => (1, 0),
     });
-    let mut position = 0;
+    let (mut exact, mut last) = (0, 0);
     for index in waiting {
         let Entry { stage, reach } = &entries[index];
-        let is_free =
-            running.len() < limit && !running.iter().chain(&ahead).any(|other| other.meets(reach));
+        let is_free = running < limit && !reached.meets(reach);
+        reached.add(reach);
         // Velero's phases go through Queued, so a new one is queued first.
         if is_free && matches!(stage, Stage::Queued(_)) {
             decisions[index] = Decision::Start;
-            running.push(reach);
+            running += 1;
             continue;
         }
-        position += 1;
-        ahead.push(reach);
+        exact += 1;
+        let position = match *stage {
+            Stage::Queued(position) if exact > EXACT && position > last => position,
+            // Behind all that are ahead, exact or not.
+            _ => exact.max(last + 1),
+        };
+        last = position;
         if *stage != Stage::Queued(position) {
             decisions[index] = Decision::Wait(position);
         }
     }
-    decisions
+    (decisions, reached.looked.into_inner())
 }
 
-fn reaches(entries: &[Entry], is_wanted: impl Fn(Stage) -> bool) -> Vec<&Reach> {
-    entries.iter().filter(|entry| is_wanted(entry.stage)).map(|entry| &entry.reach).collect()
+/// The namespaces that several backups reach into.
+#[derive(Debug, Default)]
+struct Reached<'a> {
+    /// Whether one of them reaches into all.
+    has_all: bool,
+    some: HashSet<&'a str>,
+    /// How many namespaces were looked at.
+    looked: Cell<usize>,
+}
+
+impl<'a> Reached<'a> {
+    fn add(&mut self, reach: &'a Reach) {
+        match reach {
+            Reach::All => self.has_all = true,
+            Reach::Only(some) => {
+                self.count(some.len());
+                self.some.extend(some.iter().map(String::as_str));
+            }
+        }
+    }
+
+    fn meets(&self, reach: &Reach) -> bool {
+        match reach {
+            Reach::All => self.has_all || !self.some.is_empty(),
+            Reach::Only(some) if self.has_all => !some.is_empty(),
+            Reach::Only(some) => {
+                self.count(some.len());
+                some.iter().any(|name| self.some.contains(name.as_str()))
+            }
+        }
+    }
+
+    fn count(&self, looked: usize) {
+        self.looked.set(self.looked.get() + looked);
+    }
 }
 
 #[cfg(test)]
@@ -172,5 +225,46 @@ mod tests {
     fn positions_are_closed_up_and_new_ones_come_last() {
         let queue = [(Stage::New, "a"), (Stage::Queued(4), "a"), (Stage::Running, "a")];
         assert_eq!(decided(4, &queue), [Wait(2), Wait(1), Stay]);
+    }
+
+    #[test]
+    fn the_work_grows_with_the_number_of_backups_and_not_with_its_square() {
+        let looked = |count: usize| {
+            let entry = |number: usize| Entry {
+                stage: Stage::Queued(i64::try_from(number).unwrap() + 1),
+                reach: Reach::Only([format!("ns-{number}")].into()),
+            };
+            let entries: Vec<Entry> = (0..count).map(entry).collect();
+            let (decisions, looked) = decide_counted(&entries, count);
+            assert!(decisions.iter().all(|decision| *decision == Start));
+            looked
+        };
+        // Each is compared with the namespaces of all others at once.
+        assert_eq!([looked(1000), looked(5000)], [2 * 1000, 2 * 5000]);
+    }
+
+    #[test]
+    fn a_start_moves_up_so_many_and_leaves_the_others_where_they_are() {
+        let count = 5000;
+        let queue: Vec<_> = (1..=count).map(|position| (Stage::Queued(position), "a")).collect();
+        let decisions = decided(1, &queue);
+        assert_eq!(decisions[0], Start);
+        let moved: Vec<_> = decisions.iter().filter(|one| matches!(one, Wait(_))).collect();
+        assert_eq!(moved.len(), 100, "each costs a write");
+        assert_eq!((moved[0], moved[99]), (&Wait(1), &Wait(100)));
+        assert_eq!(decisions[101], Stay, "it says 102 and is 101");
+    }
+
+    #[test]
+    fn whoever_comes_last_has_the_last_position_also_where_others_are_not_exact() {
+        let mut queue: Vec<_> =
+            (1..=150).map(|position| (Stage::Queued(position + 50), "a")).collect();
+        queue.push((Stage::Running, "a"));
+        queue.push((Stage::New, "a"));
+        queue.push((Stage::New, "a"));
+        let decisions = decided(1, &queue);
+        assert_eq!(decisions[..2], [Wait(1), Wait(2)]);
+        assert_eq!(decisions[100], Stay);
+        assert_eq!(decisions[151..], [Wait(201), Wait(202)]);
     }
 }

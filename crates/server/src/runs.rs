@@ -3,11 +3,13 @@
 //! A Backup can be deleted while it runs. Its run ends soon after, but not at once: an application
 //! may be frozen by its hooks until then, and no other backup may reach into that namespace.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use bowline_engine::backup::UnwrittenThaws;
+use bowline_engine::phase::Stage;
 use futures::{Stream, stream};
+use jiff::Timestamp;
 use kube::{Resource, ResourceExt as _};
 use tokio::sync::{Notify, watch};
 
@@ -20,6 +22,10 @@ pub(crate) struct Runs {
     held: Mutex<Vec<Run>>,
     /// Whose journals this process works with.
     journals: watch::Sender<Journals>,
+    /// Since when runs wait for their buckets, by uid.
+    waiting: Mutex<HashMap<String, Timestamp>>,
+    /// The stages behind the items that this process has resumed runs at, by uid.
+    attempts: Mutex<HashMap<String, StageAttempt>>,
     ended: Notify,
     /// Told when a run has left something for whoever cleans up.
     leftovers: Notify,
@@ -54,6 +60,14 @@ struct Run {
     name: String,
     /// What a backup reaches into; none for a restore.
     reach: Option<Reach>,
+}
+
+/// An attempt of this process at a stage behind the items.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct StageAttempt {
+    stage: Stage,
+    /// Whether it has ended in good order.
+    is_left: bool,
 }
 
 /// A run, for as long as it is not dropped.
@@ -140,6 +154,78 @@ impl Runs {
         Held { runs: Arc::clone(self), uid }
     }
 
+    /// The same for a backup, unless as many run as may, or one that reaches into the same namespaces does.
+    pub(crate) fn hold_apart<K>(
+        self: &Arc<Self>,
+        object: &K,
+        reach: &Reach,
+        limit: usize,
+    ) -> Option<Held>
+    where
+        K: Resource<DynamicType = ()>,
+    {
+        let mut held = self.held();
+        let uid = object.uid().unwrap_or_default();
+        let mut others = held.iter().filter_map(|run| run.reach.as_ref());
+        if others.clone().count() >= limit || others.any(|other| other.meets(reach)) {
+            return None;
+        }
+        let name = format!("{} {}", K::kind(&()), object.name_any());
+        held.push(Run { uid: uid.clone(), name, reach: Some(reach.clone()) });
+        Some(Held { runs: Arc::clone(self), uid })
+    }
+
+    /// Notes since when a run waits for its bucket.
+    pub(crate) fn wait_for_bucket(&self, uid: &str, since: Timestamp) {
+        if lock(&self.waiting).insert(uid.to_owned(), since).is_none() {
+            // Others need not wait for it any more.
+            self.ended.notify_one();
+        }
+    }
+
+    /// Since when a run waits for its bucket, if it does.
+    pub(crate) fn bucket_lost(&self, uid: &str) -> Option<Timestamp> {
+        lock(&self.waiting).get(uid).copied()
+    }
+
+    /// The uids of the runs that wait for their buckets.
+    pub(crate) fn waiting(&self) -> HashSet<String> {
+        lock(&self.waiting).keys().cloned().collect()
+    }
+
+    /// Notes that a run does not wait for its bucket.
+    pub(crate) fn stop_waiting(&self, uid: &str) {
+        lock(&self.waiting).remove(uid);
+    }
+
+    /// Notes an attempt at a stage behind the items. Says whether it is the first of this process.
+    pub(crate) fn attempts(&self, uid: &str, stage: Stage) -> bool {
+        let attempt = StageAttempt { stage, is_left: false };
+        let before = lock(&self.attempts).get(uid).copied();
+        if before.is_some_and(|before| before.stage == stage) {
+            return false;
+        }
+        lock(&self.attempts).insert(uid.to_owned(), attempt);
+        true
+    }
+
+    /// Notes that such an attempt has ended in good order. Says whether that is news.
+    pub(crate) fn leaves(&self, uid: &str, stage: Stage) -> bool {
+        match lock(&self.attempts).get_mut(uid) {
+            Some(attempt) if attempt.stage == stage && !attempt.is_left => {
+                attempt.is_left = true;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Forgets a run that is over.
+    pub(crate) fn forget(&self, uid: &str) {
+        self.stop_waiting(uid);
+        lock(&self.attempts).remove(uid);
+    }
+
     /// The uids of the backups that run, and what they reach into.
     pub(crate) fn backups(&self) -> Vec<(String, Reach)> {
         let reach = |run: &Run| Some((run.uid.clone(), run.reach.clone()?));
@@ -165,8 +251,12 @@ impl Runs {
     }
 
     fn held(&self) -> MutexGuard<'_, Vec<Run>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.held)
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Drop for Held {
@@ -234,6 +324,55 @@ mod tests {
         assert_eq!(runs.names(), ["Restore r"]);
         drop(other);
         assert!(runs.names().is_empty());
+    }
+
+    #[test]
+    fn backups_that_meet_are_not_held_at_a_time_nor_more_than_may_be() {
+        let runs = Arc::new(Runs::default());
+        let backup = |uid: &str| {
+            let mut backup = Backup::new(uid, bowline_api::BackupSpec::default());
+            backup.metadata.uid = Some(uid.to_owned());
+            backup
+        };
+        let only = |name: &str| Reach::Only([name.to_owned()].into());
+        let hold = |uid: &str, reach: &Reach| runs.hold_apart(&backup(uid), reach, 2);
+        let first = hold("1", &only("a"));
+        assert!(first.is_some());
+        assert!(hold("2", &only("a")).is_none() && hold("2", &Reach::All).is_none());
+        let second = hold("2", &only("b"));
+        assert!(second.is_some());
+        assert!(hold("3", &only("c")).is_none(), "two run");
+        drop(first);
+        assert!(hold("3", &only("a")).is_some());
+    }
+
+    #[test]
+    fn an_attempt_is_noted_once_and_left_once_by_each_process() {
+        let runs = Runs::default();
+        assert!(!runs.leaves("1", Stage::Waiting), "none was begun");
+        assert!(runs.attempts("1", Stage::Waiting));
+        assert!(!runs.attempts("1", Stage::Waiting));
+        assert!(runs.leaves("1", Stage::Waiting));
+        assert!(!runs.leaves("1", Stage::Waiting));
+        assert!(!runs.attempts("1", Stage::Waiting), "it only asks its bucket again");
+        assert!(runs.attempts("1", Stage::Finalizing));
+        runs.forget("1");
+        assert!(runs.attempts("1", Stage::Finalizing));
+    }
+
+    #[test]
+    fn a_run_that_waits_for_its_bucket_is_known_and_the_queue_is_told() {
+        let runs = Arc::new(Runs::default());
+        let mut ends = std::pin::pin!(runs.ends());
+        let at = |second| Timestamp::from_second(second).unwrap();
+        runs.wait_for_bucket("1", at(1));
+        assert_eq!(ends.next().now_or_never(), Some(Some(())));
+        runs.wait_for_bucket("1", at(1));
+        assert_eq!(ends.next().now_or_never(), None);
+        assert_eq!(runs.bucket_lost("1"), Some(at(1)));
+        assert_eq!(runs.waiting(), HashSet::from(["1".to_owned()]));
+        runs.stop_waiting("1");
+        assert!(runs.waiting().is_empty());
     }
 
     #[tokio::test]

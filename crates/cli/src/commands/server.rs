@@ -176,6 +176,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "LIST", value_parser = by_provider)]
     default_volume_snapshot_locations: Option<ByProvider>,
 
+    /// How long a backup or restore waits for a bucket that does not answer or refuses
+    #[arg(long, value_name = "DURATION", default_value = "4h", value_parser = flags::timeout)]
+    bucket_wait_timeout: Duration,
+
+    /// Attempts at each stage of a backup or restore before it is given up
+    #[arg(long, value_name = "COUNT", default_value = "4", value_parser = count)]
+    run_attempts: usize,
+
     /// How long an operation of a plugin may take if the backup or restore does not say
     #[arg(long, value_name = "DURATION", default_value = "4h", value_parser = flags::timeout)]
     default_item_operation_timeout: Duration,
@@ -330,6 +338,8 @@ fn options(args: Args) -> Options {
         client_page_size: args.client_page_size,
         default_backup_ttl: args.default_backup_ttl,
         default_backup_storage_location: args.default_backup_storage_location,
+        bucket_wait_timeout: args.bucket_wait_timeout,
+        run_attempts: args.run_attempts,
         default_item_operation_timeout: args.default_item_operation_timeout,
         item_operation_sync_frequency: args.item_operation_sync_frequency,
         identity: args.identity.unwrap_or(defaults.identity),

@@ -17,6 +17,7 @@ pub(in crate::controllers) mod facts;
 mod finish;
 pub(in crate::controllers) mod gone;
 mod items;
+mod outage;
 mod recover;
 mod volumes;
 mod wait;
@@ -45,9 +46,10 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
+use super::bucket_wait::{BucketFailure, RunBounds};
 use super::kit::{self, Kit};
 use super::look::{Life, Looks};
-use super::lookup::{OpenError, presume_available};
+use super::lookup::{OpenError, check_again, presume_available};
 use super::operations::{
     CANCELED, CANCELED_PREFIX, cancelable, canceled, is_canceled, tell_canceling,
 };
@@ -60,6 +62,8 @@ use crate::journal;
 use crate::log::RunLog;
 use crate::metrics::Source;
 use crate::patch;
+use crate::queue::Reach;
+use crate::runs::Held;
 use crate::server::{Context, Error};
 use crate::story::one_line;
 use crate::watch::{Next, Watch};
@@ -93,6 +97,12 @@ enum WorkError {
     Bucket(String),
     #[error("the bucket does not show a file of the backup, which is tried again: {0}")]
     Refused(String),
+    #[error("the bucket refuses to be written, which is tried again: {0}")]
+    WriteRefused(String),
+    #[error("what the bucket holds of it is not known: {reason}")]
+    Unseen { reason: String, failure: BucketFailure },
+    #[error("it waits until fewer backups run, and none that reaches into the same namespaces")]
+    Met,
     #[error("cannot open the storage location: {0}")]
     Open(OpenError),
     #[error("its storage location has not been checked yet")]
@@ -103,6 +113,29 @@ enum WorkError {
     Thaw(String),
     #[error(transparent)]
     Journal(#[from] journal::Error),
+}
+
+impl WorkError {
+    /// Why something could not be written.
+    fn of_write(error: &bowline_store::Error) -> Option<Self> {
+        let reason = one_line(error);
+        BucketFailure::of_write(error).map(|failure| match failure {
+            BucketFailure::Away => Self::Bucket(reason),
+            BucketFailure::Refused | BucketFailure::WriteRefused => Self::WriteRefused(reason),
+        })
+    }
+
+    /// What is wrong with the bucket, if that is all that is wrong.
+    fn bucket_failure(&self) -> Option<BucketFailure> {
+        match self {
+            Self::Bucket(_) | Self::Commit(_) => Some(BucketFailure::Away),
+            Self::Refused(_) => Some(BucketFailure::Refused),
+            Self::WriteRefused(_) => Some(BucketFailure::WriteRefused),
+            Self::Unseen { failure, .. } => Some(*failure),
+            Self::Open(error) => Some(BucketFailure::of_open(error)),
+            Self::Api(_) | Self::Unchecked | Self::Met | Self::Thaw(_) | Self::Journal(_) => None,
+        }
+    }
 }
 
 async fn work(
@@ -209,12 +242,14 @@ async fn start(
     log: &RunLog,
     cancel: &CancellationToken,
 ) -> Result<(), WorkError> {
-    let known = facts::gather(context, &backup).await?;
+    let mut known = facts::gather(context, &backup).await?;
     let waits = looks.look(&backup);
+    let uid = backup.uid().unwrap_or_default();
     // As right after an installation. Velero refuses the backup then.
     if known.awaits_first_check() && has_time(waits) {
         return Err(WorkError::Unchecked);
     }
+    check_again(context, &mut known.facts.storage_location).await;
     let Prepared { backup, outcome } =
         request::prepare(&backup, &known.facts, &known.defaults, Timestamp::now());
     let request = match outcome {
@@ -223,10 +258,14 @@ async fn start(
     };
     let opened = match known.open(context).await {
         Err(error) if error.is_retryable() && has_time(waits) => {
+            context.runs.wait_for_bucket(&uid, Timestamp::now());
             return Err(WorkError::Open(error));
         }
         opened => opened,
     };
+    context.runs.stop_waiting(&uid);
+    let reach = known.reach(&backup);
+    let held = hold(context, &backup, &reach)?;
     let (name, uid) = (request.name.clone(), request.uid.clone());
     let backup = begin(api, &backup).await?;
     context.metrics.backup_began(&backup);
@@ -243,9 +282,15 @@ async fn start(
     };
     let opened = Course::open(context, api, backup, name, uid, log, cancel.clone()).await?;
     let Some((course, _)) = opened else { return Ok(()) };
-    let reach = known.reach(&course.backup);
-    let then = course.items(request, reach, store, Recovery::default()).await?;
+    let then = course.items(request, held, store, Recovery::default()).await?;
     course.go_on(then).await
+}
+
+/// Notes that a backup runs, unless it would meet one that does: a queue that has just begun, or that let
+/// others go while this one waited for its bucket, does not know that.
+fn hold(context: &Context, backup: &Backup, reach: &Reach) -> Result<Held, WorkError> {
+    let limit = context.options.concurrent_backups.max(1);
+    context.runs.hold_apart(backup, reach, limit).ok_or(WorkError::Met)
 }
 
 /// Goes on with a backup that another process has begun.
@@ -271,7 +316,7 @@ async fn take_up(
         Box::pin(course.resume(recovered)).await?
     } else {
         course.recovered = Some(recovered);
-        Then::Stage(Box::new(course.backup.clone()))
+        course.begin_stage().await?
     };
     course.go_on(then).await
 }
@@ -313,13 +358,15 @@ impl<'a> Course<'a> {
                 Then::Stage(backup) => {
                     self.backup = *backup;
                     match phase_of(&self.backup).and_then(backup_stage) {
-                        Some(Stage::Waiting) => {
+                        Some(stage @ Stage::Waiting) => {
                             let waited = Box::pin(self.wait()).await;
-                            Box::pin(self.unless_refused(waited)).await?
+                            let recovered = self.recovered.as_ref();
+                            Box::pin(self.unless_bucket_fails(stage, waited, recovered)).await?
                         }
-                        Some(Stage::Finalizing) => {
+                        Some(stage @ Stage::Finalizing) => {
                             let finished = Box::pin(self.finish()).await;
-                            Box::pin(self.unless_refused(finished)).await?
+                            let recovered = self.recovered.as_ref();
+                            Box::pin(self.unless_bucket_fails(stage, finished, recovered)).await?
                         }
                         _ => return Ok(()),
                     }
@@ -383,12 +430,18 @@ impl<'a> Course<'a> {
     }
 
     /// What the engine needs to know of the backup, looked up anew.
-    async fn request(&self) -> Result<Result<Request, String>, WorkError> {
+    async fn request(&self) -> Result<Result<(Request, Reach), String>, WorkError> {
         let mut known = facts::gather(self.context, &self.backup).await?;
         presume_available(&mut known.facts.storage_location);
         let Prepared { outcome, .. } =
             request::prepare(&self.backup, &known.facts, &known.defaults, Timestamp::now());
-        Ok(outcome.map_err(|errors| errors.join("; ")))
+        let reach = known.reach(&self.backup);
+        Ok(outcome.map(|request| (request, reach)).map_err(|errors| errors.join("; ")))
+    }
+
+    /// For how long, and how often, it is tried.
+    fn bounds(&self) -> RunBounds {
+        RunBounds::of(&self.context.options)
     }
 }
 

@@ -1,8 +1,10 @@
 //! Lets backups start, one after the other or side by side: `New` → `Queued` → `ReadyToStart`.
 //!
-//! What may start is decided by [`queue::decide`]; here the Backups are looked at and changed.
+//! What may start is decided by [`queue::decide`]; here the Backups are looked at and changed. All changes that come
+//! while the queue is looked at lead to one more look, so that a change costs a walk over the Backups, however many
+//! there are. Progress of runs changes nothing here and costs no more than that.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -10,7 +12,9 @@ use bowline_api::{Backup, BackupPhase};
 use bowline_engine::backup::filter::Scope;
 use bowline_engine::backup::filter::namespaces::{self, Namespace};
 use bowline_engine::glob::{Glob, Globs};
-use kube::runtime::reflector::Store;
+use futures::StreamExt as _;
+use kube::runtime::reflector::{self, Store};
+use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
 use tokio::time::Instant;
@@ -19,10 +23,13 @@ use super::backup::facts::live_namespaces;
 use crate::patch;
 use crate::queue::{self, Decision, Entry, Reach, Stage};
 use crate::server::{Context, Error};
-use crate::watch::{Next, Watch};
+use crate::story::one_line;
 
 /// How often the queue is looked at when nothing changes.
 const RESYNC: Duration = Duration::from_mins(1);
+/// When it is looked at again after something could not be written: at first, and at most.
+const AFTER_FAILURE: Duration = Duration::from_millis(200);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// For how long the namespaces are believed to be what they were.
 const NAMESPACES: Duration = Duration::from_secs(2);
@@ -30,21 +37,54 @@ const NAMESPACES: Duration = Duration::from_secs(2);
 /// Works until asked to stop.
 pub async fn run(context: Arc<Context>) -> Result<(), Error> {
     let api: Api<Backup> = context.api();
-    let watch = Watch::new(api.clone()).resync(RESYNC).all_on(context.runs.ends());
-    let stop = context.stop.clone();
-    let queue = Arc::new(Queue {
+    let (backups, writer) = reflector::store();
+    let watching = watcher(api.clone(), watcher::Config::default()).default_backoff();
+    let mut changes = std::pin::pin!(watching.reflect(writer));
+    let mut ends = std::pin::pin!(context.runs.ends());
+    let queue = Queue {
         api,
         context: Arc::clone(&context),
-        backups: watch.store(),
+        backups,
         limit: context.options.concurrent_backups.max(1),
-        started: Mutex::default(),
+        view: Mutex::default(),
         live: Mutex::default(),
-    });
-    let work = move |_: Arc<Backup>| {
-        let queue = Arc::clone(&queue);
-        async move { queue.advance().await }
     };
-    Ok(watch.run(&stop, work).await?)
+    let mut is_listed = false;
+    // When it is looked at next, if nothing changes until then.
+    let mut next = Instant::now() + RESYNC;
+    let mut failures = 0;
+    loop {
+        tokio::select! {
+            () = context.stop.cancelled() => return Ok(()),
+            change = changes.next() => match change {
+                Some(Ok(change)) => is_listed |= matches!(change, watcher::Event::InitDone),
+                Some(Err(error)) => {
+                    tracing::warn!(error = one_line(&error), "cannot watch Backups, trying again");
+                }
+                None => return Err(Error::Ended("backup-queue")),
+            },
+            _ = ends.next() => {}
+            () = tokio::time::sleep_until(next) => queue.forget_view(),
+        }
+        if !is_listed {
+            continue;
+        }
+        // What has come meanwhile is looked at together with it.
+        while let Some(Some(Ok(_))) = futures::FutureExt::now_or_never(changes.next()) {}
+        next = Instant::now() + RESYNC;
+        match queue.advance().await {
+            Ok(()) => failures = 0,
+            Err(error) => {
+                failures += 1;
+                let pause = AFTER_FAILURE.saturating_mul(1 << failures.min(16)).min(LONGEST_PAUSE);
+                next = Instant::now() + pause;
+                if !patch::is_conflict(&error) {
+                    let error = one_line(&error);
+                    tracing::warn!(error, "the queue is looked at again in {pause:?}");
+                }
+            }
+        }
+    }
 }
 
 struct Queue {
@@ -52,76 +92,123 @@ struct Queue {
     context: Arc<Context>,
     backups: Store<Backup>,
     limit: usize,
-    /// The uids of backups that were let go but may still look as if they waited: the watch is
-    /// behind what we write.
-    started: Mutex<HashSet<String>>,
+    view: Mutex<View>,
     /// The namespaces of the cluster, and when they were listed.
     live: Mutex<Option<(Instant, Arc<[Namespace]>)>>,
 }
 
+/// What the queue remembers of its last look.
+#[derive(Debug, Default)]
+struct View {
+    /// What was written and has not come back yet, by uid: the resource version before, and the stage since.
+    written: HashMap<String, (Option<String>, Stage)>,
+    /// All backups that the queue has to do with, if nothing was left to do about them.
+    settled: Option<Vec<(String, Stage)>>,
+}
+
+/// A backup that the queue has to do with.
+struct Open<'a> {
+    backup: &'a Backup,
+    uid: String,
+    stage: Stage,
+}
+
 impl Queue {
     /// Lets go whatever may go.
-    async fn advance(&self) -> kube::Result<Next> {
-        let mut backups = self.backups.state();
+    async fn advance(&self) -> kube::Result<()> {
+        let backups = self.backups.state();
         let running = self.context.runs.backups();
-        // Most Backups ended long ago, and each of them is told when something changes.
-        if !self.has_waiting(&backups, &running) {
-            return Ok(Next::Done);
+        let mut open = self.open(&backups, &running);
+        // Most Backups ended long ago.
+        if !open.iter().any(|one| matches!(one.stage, Stage::New | Stage::Queued(_))) {
+            return Ok(());
         }
-        backups.sort_by_key(|backup| (backup.creation_timestamp(), backup.name_any()));
-        let entries = self.entries(&backups, running).await;
+        let mut seen: Vec<(String, Stage)> =
+            open.iter().map(|one| (one.uid.clone(), one.stage)).collect();
+        seen.extend(running.iter().map(|(uid, _)| (uid.clone(), Stage::Running)));
+        if self.view().settled.as_ref() == Some(&seen) {
+            return Ok(());
+        }
+        open.sort_by_cached_key(|one| (one.backup.creation_timestamp(), one.backup.name_any()));
+        let entries = self.entries(&open, &running).await;
+        let decisions = queue::decide(&entries, self.limit);
+        let is_settled = decisions.iter().all(|decision| *decision == Decision::Stay);
+        self.view().settled = is_settled.then_some(seen);
         let mut changed = Ok(());
-        // What runs without a Backup comes last, and nothing is decided for it.
-        for (backup, decision) in backups.iter().zip(queue::decide(&entries, self.limit)) {
-            let status = match decision {
+        // What runs without a Backup comes last, and nothing is decided for it. Who may start is not kept waiting by
+        // positions.
+        let mut decided: Vec<_> = open.iter().zip(decisions).collect();
+        decided.sort_by_key(|(_, decision)| *decision != Decision::Start);
+        for (one, decision) in decided {
+            let (status, stage) = match decision {
                 Decision::Stay => continue,
                 Decision::Start => {
-                    json!({ "phase": BackupPhase::ReadyToStart, "queuePosition": null })
+                    let status =
+                        json!({ "phase": BackupPhase::ReadyToStart, "queuePosition": null });
+                    (status, Stage::Running)
                 }
                 Decision::Wait(position) => {
-                    json!({ "phase": BackupPhase::Queued, "queuePosition": position })
+                    let status = json!({ "phase": BackupPhase::Queued, "queuePosition": position });
+                    (status, Stage::Queued(position))
                 }
             };
-            let version = backup.resource_version();
-            let patched =
-                patch::patch_status(&self.api, &backup.name_any(), version.as_deref(), status)
-                    .await;
-            match patched {
-                Ok(_) if decision == Decision::Start => self.note_started(backup),
-                Ok(_) => {}
+            let (name, version) = (one.backup.name_any(), one.backup.resource_version());
+            match patch::patch_status(&self.api, &name, version.as_deref(), status).await {
+                Ok(_) => {
+                    self.view().written.insert(one.uid.clone(), (version, stage));
+                }
                 // It is gone, which is one way to leave a queue.
                 Err(error) if patch::is_missing(&error) => {}
                 // The others need not wait for this one.
                 Err(error) => changed = Err(error),
             }
         }
-        changed.map(|()| Next::Done)
+        changed
     }
 
-    fn has_waiting(&self, backups: &[Arc<Backup>], running: &[(String, Reach)]) -> bool {
-        let mut stages = backups.iter().map(|backup| self.stage(backup, running));
-        stages.any(|stage| matches!(stage, Stage::New | Stage::Queued(_)))
+    /// The backups that the queue has to do with.
+    fn open<'a>(&self, backups: &'a [Arc<Backup>], running: &[(String, Reach)]) -> Vec<Open<'a>> {
+        let running: HashSet<&str> = running.iter().map(|(uid, _)| uid.as_str()).collect();
+        let waiting = self.context.runs.waiting();
+        let mut view = self.view();
+        let written = std::mem::take(&mut view.written);
+        let mut open = Vec::new();
+        for backup in backups {
+            let status = backup.status.as_ref();
+            let phase = status.and_then(|status| status.phase.as_ref());
+            let shown = Stage::of(phase, status.map_or(0, |status| status.queue_position));
+            let uid = backup.metadata.uid.as_deref().unwrap_or_default();
+            let stage = match written.get(uid) {
+                // The watch is behind what we wrote.
+                Some((before, stage)) if *before == backup.metadata.resource_version => {
+                    view.written.insert(uid.to_owned(), (before.clone(), *stage));
+                    *stage
+                }
+                _ => shown,
+            };
+            let stage = stage_of(stage, running.contains(uid), waiting.contains(uid));
+            if stage != Stage::Past {
+                open.push(Open { backup, uid: uid.to_owned(), stage });
+            }
+        }
+        open
     }
 
-    async fn entries(&self, backups: &[Arc<Backup>], running: Vec<(String, Reach)>) -> Vec<Entry> {
-        let stages: Vec<Stage> =
-            backups.iter().map(|backup| self.stage(backup, &running)).collect();
-        let open = stages.iter().filter(|stage| **stage != Stage::Past).count();
+    async fn entries(&self, open: &[Open<'_>], running: &[(String, Reach)]) -> Vec<Entry> {
+        let known: HashSet<&str> = open.iter().map(|one| one.uid.as_str()).collect();
+        let deleted: Vec<&Reach> = running
+            .iter()
+            .filter(|(uid, _)| !known.contains(uid.as_str()))
+            .map(|(_, reach)| reach)
+            .collect();
         // Alone, a backup meets nobody. Where namespaces are not known, each meets all others.
-        let is_alone = open + running.len() <= 1;
+        let is_alone = open.len() + deleted.len() <= 1;
         let live = if is_alone { None } else { self.live_namespaces().await };
-        let entry = |(backup, stage): (&Arc<Backup>, Stage)| Entry {
-            stage,
-            reach: match &live {
-                Some(live) if stage != Stage::Past => reach(backup, live),
-                _ => Reach::All,
-            },
-        };
-        let mut entries: Vec<Entry> = backups.iter().zip(stages).map(entry).collect();
-        let known: HashSet<String> = backups.iter().filter_map(|backup| backup.uid()).collect();
-        let deleted = running.into_iter().filter(|(uid, _)| !known.contains(uid));
-        entries.extend(deleted.map(|(_, reach)| Entry { stage: Stage::Running, reach }));
-        entries
+        let reach = |one: &Open| live.as_ref().map_or(Reach::All, |live| reach(one.backup, live));
+        let entry = |one: &Open| Entry { stage: one.stage, reach: reach(one) };
+        let deleted = deleted.into_iter();
+        let deleted = deleted.map(|reach| Entry { stage: Stage::Running, reach: reach.clone() });
+        open.iter().map(entry).chain(deleted).collect()
     }
 
     async fn live_namespaces(&self) -> Option<Arc<[Namespace]>> {
@@ -135,27 +222,23 @@ impl Queue {
         Some(live)
     }
 
-    /// Where a backup is. What this process runs does run, whatever its phase.
-    fn stage(&self, backup: &Backup, running: &[(String, Reach)]) -> Stage {
-        let status = backup.status.as_ref();
-        let phase = status.and_then(|status| status.phase.as_ref());
-        let stage = Stage::of(phase, status.map_or(0, |status| status.queue_position));
-        let Some(uid) = backup.uid() else { return stage };
-        let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
-        match stage {
-            Stage::New | Stage::Queued(_) if started.contains(&uid) => return Stage::Running,
-            Stage::New | Stage::Queued(_) => {}
-            Stage::Running | Stage::Past => {
-                started.remove(&uid);
-            }
-        }
-        if running.iter().any(|(run, _)| *run == uid) { Stage::Running } else { stage }
+    /// Looks at everything anew the next time: namespaces come and go.
+    fn forget_view(&self) {
+        self.view().settled = None;
     }
 
-    fn note_started(&self, backup: &Backup) {
-        if let Some(uid) = backup.uid() {
-            self.started.lock().unwrap_or_else(PoisonError::into_inner).insert(uid);
-        }
+    fn view(&self) -> std::sync::MutexGuard<'_, View> {
+        self.view.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Where a backup is. What this process runs does run, whatever its phase; what waits for its bucket does not, and
+/// asks again before it goes on whether it may.
+fn stage_of(shown: Stage, is_run: bool, waits_for_bucket: bool) -> Stage {
+    match shown {
+        _ if is_run => Stage::Running,
+        Stage::Running if waits_for_bucket => Stage::Past,
+        shown => shown,
     }
 }
 
@@ -178,6 +261,26 @@ pub(super) fn reach(backup: &Backup, live: &[Namespace]) -> Reach {
             let excluded: Globs = expanded.excluded.into_iter().collect();
             let names = live.iter().map(|namespace| namespace.name.clone());
             Reach::Only(names.filter(|name| !excluded.matches(name)).collect())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_backup_that_only_waits_for_its_bucket_does_not_run() {
+        for (shown, is_run, waits, expected) in [
+            (Stage::Running, false, false, Stage::Running),
+            (Stage::Running, false, true, Stage::Past),
+            (Stage::Running, true, true, Stage::Running),
+            (Stage::Past, true, false, Stage::Running),
+            (Stage::Past, false, true, Stage::Past),
+            (Stage::Queued(2), false, false, Stage::Queued(2)),
+            (Stage::New, false, false, Stage::New),
+        ] {
+            assert_eq!(stage_of(shown, is_run, waits), expected, "{shown:?} {is_run} {waits}");
         }
     }
 }

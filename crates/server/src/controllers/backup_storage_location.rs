@@ -192,6 +192,11 @@ fn status(name: &str, failure: Option<&str>, now: Timestamp) -> Value {
     })
 }
 
+/// What the status of a location says that was found usable.
+pub(super) fn usable(name: &str, now: Timestamp) -> Value {
+    status(name, None, now)
+}
+
 /// Whether the location of this name is to be marked as the default.
 fn wants_mark(locations: &[BackupStorageLocation], name: &str) -> bool {
     locations.iter().any(|location| location.name_any() == name)

@@ -1,7 +1,7 @@
 //! What a backup or a restore carries with it as long as it is on its way.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bowline_api::backup::BackupHooks;
 use bowline_api::{Backup, label};
@@ -38,6 +38,10 @@ pub(super) struct Kit<'a> {
     told: AtomicU8,
     /// Whether the hooks of the Backup may be kept beside the journal.
     keeps_hooks: AtomicBool,
+    /// Whether the journal names something else that nobody knows of but it.
+    keeps_journal: AtomicBool,
+    /// Since when the bucket cannot be used, as the journal says.
+    bucket_lost: Mutex<Option<Timestamp>>,
     /// Set when its user cancels it.
     pub(super) cancel: CancellationToken,
     /// So that nobody takes the journal for one that is left.
@@ -49,6 +53,12 @@ pub(super) struct NotNoted {
     pub(super) reason: String,
     /// Whether it is the same the next time.
     pub(super) is_for_good: bool,
+}
+
+impl NotNoted {
+    pub(super) fn of(error: &journal::Error) -> Self {
+        Self { is_for_good: is_full(error), reason: error.to_string() }
+    }
 }
 
 impl<'a> Kit<'a> {
@@ -85,6 +95,8 @@ impl<'a> Kit<'a> {
             log_is_short: AtomicBool::new(is_past_items),
             told: AtomicU8::new(0),
             keeps_hooks: AtomicBool::new(is_resumed && kind == "Backup"),
+            keeps_journal: AtomicBool::new(false),
+            bucket_lost: Mutex::new(recovered.bucket_lost),
             cancel,
             _open: open,
         };
@@ -94,10 +106,7 @@ impl<'a> Kit<'a> {
     /// Notes that this process has taken the run up.
     pub(super) async fn note_attempt(&self) -> Result<(), NotNoted> {
         let noted = self.journal.append(&Record::Attempt { at: Timestamp::now() }).await;
-        noted.map_err(|error| NotNoted {
-            is_for_good: is_full(&error),
-            reason: error.to_string(),
-        })?;
+        noted.map_err(|error| NotNoted::of(&error))?;
         point::pass(Point::Attempt);
         Ok(())
     }
@@ -148,6 +157,20 @@ impl<'a> Kit<'a> {
         }
     }
 
+    /// Keeps the journal when the run is over.
+    pub(super) fn keep_journal(&self) {
+        self.keeps_journal.store(true, Ordering::Relaxed);
+    }
+
+    /// Since when the bucket cannot be used, as the journal says.
+    pub(super) fn bucket_lost(&self) -> Option<Timestamp> {
+        *self.bucket_lost.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn set_bucket_lost(&self, since: Option<Timestamp>) {
+        *self.bucket_lost.lock().unwrap_or_else(PoisonError::into_inner) = since;
+    }
+
     /// Whether the log is to go on from what is in the bucket. It says so once.
     pub(super) fn wants_log(&self) -> bool {
         self.log_is_short.swap(false, Ordering::Relaxed)
@@ -181,6 +204,7 @@ impl<'a> Kit<'a> {
         let hooks = self.keeps_hooks.load(Ordering::Relaxed).then(|| self.kept_hooks(context));
         self.plugins.end().await;
         context.metrics.forget(self.uid.as_str());
+        context.runs.forget(self.uid.as_str());
         let deleted = match store {
             Ok(store) => store.delete_scratch(&self.uid).await.map_err(|error| one_line(&error)),
             Err(reason) => Err(reason),
@@ -189,6 +213,8 @@ impl<'a> Kit<'a> {
             tracing::warn!(
                 "pods may be frozen still, or snapshots may yet come: the journal stays until they are seen to"
             );
+        } else if self.keeps_journal.into_inner() {
+            tracing::warn!("the journal stays until what it names is deleted");
         } else if let Err(reason) = deleted {
             tracing::warn!(
                 "scratch files are left, and the journal stays until they are deleted: {reason}"

@@ -9,9 +9,11 @@ use bowline_api::BackupStorageLocation;
 use bowline_api::location::LocationPhase;
 use bowline_engine::backup::request::Lookup;
 use bowline_store::BackupStore;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::Api;
+use kube::{Api, ResourceExt as _};
 
+use super::backup_storage_location::usable;
 use crate::server::Context;
 use crate::story::one_line;
 use crate::{locations, patch};
@@ -84,4 +86,27 @@ pub(super) fn presume_available(location: &mut Lookup<BackupStorageLocation>) {
     if let Lookup::Found(location) = location {
         location.status.get_or_insert_default().phase = Some(LocationPhase::Available);
     }
+}
+
+/// Checks a location once more that was found unusable: somebody may have mended it since, and a run should not
+/// be refused for what was true a minute ago. What is found is written to its status.
+pub(super) async fn check_again(context: &Context, location: &mut Lookup<BackupStorageLocation>) {
+    let Lookup::Found(found) = location else { return };
+    let phase = found.status.as_ref().and_then(|status| status.phase.as_ref());
+    if phase != Some(&LocationPhase::Unavailable) {
+        return;
+    }
+    context.locations.forget(found);
+    let Ok(store) = context.locations.open(found).await else { return };
+    if store.validate().await.is_err() {
+        return;
+    }
+    let name = found.name_any();
+    tracing::info!(location = name, "the storage location can be used again");
+    let status = usable(&name, Timestamp::now());
+    let api: Api<BackupStorageLocation> = context.api();
+    if let Err(error) = patch::patch_status(&api, &name, None, status).await {
+        tracing::warn!(location = name, "cannot note that it can be used: {}", one_line(&error));
+    }
+    presume_available(location);
 }

@@ -19,6 +19,7 @@ use bowline_api::{
 };
 use bowline_engine::backup::request::Lookup;
 use bowline_engine::journal::{Intent, Journal as _, Record, Recovered, recover};
+use bowline_engine::phase::Stage;
 use bowline_store::name::RunUid;
 use bowline_store::{BackupName, BackupStore};
 use futures::StreamExt as _;
@@ -157,13 +158,14 @@ async fn clean_one(context: &Context, journal: &Orphan, rounds: u32) -> Result<b
         }
         Fate::Over(backup) => {
             let backup = backup.map_or_else(Backup::default, |found| *found);
-            // As long as its files are there, the journal says whose they are.
-            delete_scratch(context, journal, &backup).await?;
             let recovered = recall(context, journal).await?;
-            let left = reclaim(context, journal, &backup, &recovered, rounds).await?;
+            let mut left = reclaim(context, journal, &backup, &recovered, rounds).await?;
+            left.extend(reclaim_abandoned(context, journal, &backup, &recovered).await?);
             if !left.is_empty() {
                 return Err(Reason::Left(left));
             }
+            // As long as its files are there, the journal says whose they are.
+            delete_scratch(context, journal, &backup).await?;
             forget(context, journal).await?;
             Ok(true)
         }
@@ -384,6 +386,23 @@ async fn take_over(context: &Context, orphan: &Orphan) -> Result<(ConfigMaps, Re
     let opened = ConfigMaps::open(client, namespace, run, kind, name).await;
     let (journal, records) = opened.map_err(|error| one_line(&error))?;
     Ok((journal, recover(records)))
+}
+
+/// Takes away what a backup has made that ended without its bucket. Returns what is left.
+async fn reclaim_abandoned(
+    context: &Context,
+    orphan: &Orphan,
+    backup: &Backup,
+    recovered: &Recovered,
+) -> Result<Vec<String>, String> {
+    match recovered.abandoned {
+        Some(stage) if orphan.kind == "Backup" && stage >= Stage::Finalizing => {
+            let store = bucket(context, &backup.spec.storage_location).await?;
+            take_away(context, backup, recovered, store.as_ref()).await
+        }
+        Some(_) if orphan.kind == "Backup" => Ok(gone::take_away(context, backup, recovered).await),
+        _ => Ok(Vec::new()),
+    }
 }
 
 /// Removes a journal, unless pods may be frozen still.

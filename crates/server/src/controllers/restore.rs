@@ -8,6 +8,7 @@ mod access;
 mod csi;
 mod facts;
 mod items;
+mod outage;
 pub(crate) mod turn;
 mod volumes;
 mod wait;
@@ -17,6 +18,7 @@ use std::time::Duration;
 
 use bowline_api::annotation::finalizer;
 use bowline_api::{Restore, RestorePhase, RestoreStatus};
+use bowline_engine::journal::Recovered;
 use bowline_engine::operation::record::Of;
 use bowline_engine::phase::{Stage, restore_stage};
 use bowline_engine::point::{self, Point};
@@ -24,6 +26,7 @@ use bowline_engine::restore::finalize;
 use bowline_engine::restore::request::{self, Prepared};
 use bowline_plugin::RestoreItemAction;
 use bowline_plugin_host as plugin_host;
+use bowline_store::name::RunUid;
 use bowline_store::{BackupStore, RestoreName};
 use futures::future::BoxFuture;
 use jiff::Timestamp;
@@ -34,8 +37,9 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
+use super::bucket_wait::{BucketFailure, RunBounds};
 use super::kit::{self, Kit};
-use super::lookup::{OpenError, presume_available};
+use super::lookup::{OpenError, check_again, presume_available};
 use super::operations::{
     CANCELED, CANCELED_PREFIX, cancelable, canceled, is_canceled, tell_canceling,
 };
@@ -77,10 +81,47 @@ enum WorkError {
     Open(OpenError),
     #[error("cannot read or write the files of the restore: {0}")]
     Bucket(String),
+    #[error("the bucket does not show a file, which is tried again: {0}")]
+    Refused(String),
+    #[error("the bucket refuses to be written, which is tried again: {0}")]
+    WriteRefused(String),
+    #[error("its backup and storage location are not known: {0}")]
+    Hidden(String),
     #[error(transparent)]
     Journal(#[from] journal::Error),
     #[error("{0}")]
     Note(String),
+}
+
+impl WorkError {
+    /// Why something could not be read.
+    fn of_read(error: &bowline_store::Error) -> Self {
+        match BucketFailure::of_read(error) {
+            Some(BucketFailure::Refused | BucketFailure::WriteRefused) => {
+                Self::Refused(one_line(error))
+            }
+            Some(BucketFailure::Away) | None => Self::Bucket(one_line(error)),
+        }
+    }
+
+    /// Why something could not be written.
+    fn of_write(error: &bowline_store::Error) -> Self {
+        match Self::of_read(error) {
+            Self::Refused(reason) => Self::WriteRefused(reason),
+            other => other,
+        }
+    }
+
+    /// What is wrong with the bucket, if that is all that is wrong.
+    fn bucket_failure(&self) -> Option<BucketFailure> {
+        match self {
+            Self::Bucket(_) => Some(BucketFailure::Away),
+            Self::Refused(_) | Self::Hidden(_) => Some(BucketFailure::Refused),
+            Self::WriteRefused(_) => Some(BucketFailure::WriteRefused),
+            Self::Open(error) => Some(BucketFailure::of_open(error)),
+            Self::Api(_) | Self::Files(_) | Self::Journal(_) | Self::Note(_) => None,
+        }
+    }
 }
 
 async fn work(
@@ -98,15 +139,19 @@ async fn work(
     let api: Api<Restore> = context.api();
     // The watch may be behind what we wrote ourselves a moment ago.
     let Some(restore) = api.get_opt(&restore.name_any()).await? else { return Ok(Next::Done) };
+    let log = RunLog::new();
+    let name = format!("{}/{}", context.options.namespace, restore.name_any());
+    let span = log.attach(tracing::info_span!("restore", restore = name));
     if restore.metadata.deletion_timestamp.is_some() {
-        forget(&context, &api, &restore).await?;
+        let forgetting = async {
+            outage::end_deleted(&context, &api, &restore, &log).await?;
+            forget(&context, &api, &restore).await
+        };
+        forgetting.instrument(span).await?;
     } else if concerns_us(&restore) {
         let Some(turn) = context.restores.take(&restore, &watched.state()) else {
             return Ok(Next::Again(turn::PAUSE));
         };
-        let log = RunLog::new();
-        let name = format!("{}/{}", context.options.namespace, restore.name_any());
-        let span = log.attach(tracing::info_span!("restore", restore = name));
         let carried = carry_on(&context, &api, &watched, restore, &log).instrument(span).await;
         if carried.is_err() {
             turn.give_up();
@@ -137,7 +182,6 @@ struct Course<'a> {
     /// As it was last read or written.
     restore: Restore,
     name: RestoreName,
-    store: BackupStore,
     kit: Kit<'a>,
 }
 
@@ -190,91 +234,151 @@ async fn go(
         let status = canceled_status(&restore.status.clone().unwrap_or_default());
         return write_end(context, api, &restore, &status, true).await;
     }
-    let mut known = facts::gather(context, &restore).await?;
-    if stage.is_some() {
-        presume_available(&mut known.facts.location);
+    let known = facts::gather(context, &restore).await?;
+    match stage {
+        None => Box::pin(start(context, api, restore, known, log, cancel)).await,
+        Some(stage) => Box::pin(resume(context, api, (restore, stage), known, log, cancel)).await,
     }
+}
+
+/// Begins a restore.
+async fn start(
+    context: &Arc<Context>,
+    api: &Api<Restore>,
+    restore: Restore,
+    mut known: facts::Known,
+    log: &RunLog,
+    cancel: &CancellationToken,
+) -> Result<(), WorkError> {
+    check_again(context, &mut known.facts.location).await;
     let Prepared { restore: filled, outcome } =
         request::prepare(&restore, &known.facts, &known.defaults, Timestamp::now());
-    let request = match (outcome, stage) {
-        (Ok(request), Some(_)) => request,
-        (Ok(request), None) => {
+    let request = match outcome {
+        Ok(request) => {
             let (own, backup) = (&context.options.namespace, &request.backup.spec);
             match access::refusal(&context.client, own, &filled.spec, backup).await {
                 None => request,
                 Some(reason) => return refuse(context, api, &filled, &[reason]).await,
             }
         }
-        (Err(errors), None) => return refuse(context, api, &filled, &errors).await,
-        (Err(errors), Some(_)) => {
-            let reason = format!("it is not valid any more: {}", errors.join("; "));
-            let status = failed(&restore, reason);
-            return write_end(context, api, &restore, &status, cancel.is_cancelled()).await;
-        }
+        Err(errors) => return refuse(context, api, &filled, &errors).await,
     };
-    // Nobody waits for a restore, so that it can be tried for as long as it takes.
+    // Nobody waits for a restore, so that it has as much time as one that has begun.
+    let created = restore.creation_timestamp().map(|time| time.0);
+    let bounds = RunBounds::of(&context.options);
     let store = match known.open(context).await {
         Ok(store) => store,
-        Err(error) if error.is_retryable() => return Err(WorkError::Open(error)),
+        Err(error) if error.is_retryable() && bounds.has_time(created, Timestamp::now()) => {
+            return Err(WorkError::Open(error));
+        }
         Err(error) => {
             let reason = format!("cannot open the storage location: {}", one_line(&error));
             let status = failed(&restore, reason);
-            if stage.is_none() {
-                context.metrics.restore_began(&filled);
-            }
+            context.metrics.restore_began(&filled);
             return write_end(context, api, &filled, &status, cancel.is_cancelled()).await;
         }
     };
-    let restore = if stage.is_some() {
-        restore
-    } else {
-        let begun = begin(api, &filled).await?;
-        context.metrics.restore_began(&begun);
-        begun
-    };
+    let restore = begin(api, &filled).await?;
+    context.metrics.restore_began(&restore);
     point::pass(Point::RestoreInProgress);
     let (name, uid) = (request.name.clone(), request.uid.clone());
-    let of = ("Restore", name.as_str(), uid);
-    let location = &request.backup.spec.storage_location;
-    let (kit, recovered) = match Kit::open(context, of, location, stage, log, cancel.clone()).await
-    {
-        Err(error) if kit::is_damaged(&error) => {
-            let status = failed(&restore, kit::told_damaged(&error, &request.uid));
-            write_end(context, api, &restore, &status, cancel.is_cancelled()).await?;
-            volumes::close(context, &restore).await;
-            return Ok(());
+    let location = request.backup.spec.storage_location.clone();
+    let opening = Course::open(context, api, restore, (name, uid), &location, log, cancel);
+    let Some((course, recovered)) = opening.await? else { return Ok(()) };
+    let then = course.items(request, recovered, &store).await?;
+    course.go_on(then, Some(store), None).await
+}
+
+/// Goes on with a restore that another process has begun, or this one before its bucket went away.
+async fn resume(
+    context: &Arc<Context>,
+    api: &Api<Restore>,
+    (restore, stage): (Restore, Stage),
+    mut known: facts::Known,
+    log: &RunLog,
+    cancel: &CancellationToken,
+) -> Result<(), WorkError> {
+    presume_available(&mut known.facts.location);
+    let (name, uid) = match (
+        RestoreName::new(restore.name_any()),
+        RunUid::new(restore.uid().unwrap_or_default()),
+    ) {
+        (Ok(name), Ok(uid)) => (name, uid),
+        (Err(error), _) | (_, Err(error)) => {
+            let status = failed(&restore, error.to_string());
+            return write_end(context, api, &restore, &status, cancel.is_cancelled()).await;
         }
-        opened => opened?,
     };
-    let course = Course { context, api, restore, name, store, kit };
-    let then = match stage_of(&course.restore) {
-        Some(Stage::Items) | None => course.items(request, recovered).await?,
-        Some(_) => Then::Stage(Box::new(course.restore.clone())),
-    };
-    course.go_on(then).await
+    point::pass(Point::RestoreInProgress);
+    let location = known.location_name();
+    let opening = Course::open(context, api, restore, (name, uid), &location, log, cancel);
+    let Some((course, recovered)) = opening.await? else { return Ok(()) };
+    let (then, store) = course.resume(stage, &known, &recovered).await?;
+    let recovered = (stage > Stage::Items).then_some(recovered);
+    course.go_on(then, store, recovered).await
+}
+
+impl<'a> Course<'a> {
+    /// Opens the journal of a restore. Returns as well what it says; nothing if it is damaged, which has ended
+    /// the restore.
+    async fn open(
+        context: &'a Arc<Context>,
+        api: &'a Api<Restore>,
+        restore: Restore,
+        (name, uid): (RestoreName, RunUid),
+        location: &str,
+        log: &'a RunLog,
+        cancel: &CancellationToken,
+    ) -> Result<Option<(Self, Recovered)>, WorkError> {
+        let of = ("Restore", name.as_str(), uid.clone());
+        let stage = stage_of(&restore);
+        match Kit::open(context, of, location, stage, log, cancel.clone()).await {
+            Err(error) if kit::is_damaged(&error) => {
+                let status = failed(&restore, kit::told_damaged(&error, &uid));
+                write_end(context, api, &restore, &status, cancel.is_cancelled()).await?;
+                volumes::close(context, &restore).await;
+                Ok(None)
+            }
+            Err(error) => Err(error.into()),
+            Ok((kit, recovered)) => {
+                Ok(Some((Self { context, api, restore, name, kit }, recovered)))
+            }
+        }
+    }
 }
 
 impl Course<'_> {
-    /// Goes through the stages that are left.
-    async fn go_on(mut self, mut then: Then) -> Result<(), WorkError> {
+    /// Goes through the stages that are left. What the journal said is known if it was opened after all items were
+    /// through.
+    async fn go_on(
+        mut self,
+        mut then: Then,
+        store: Option<BackupStore>,
+        recovered: Option<Recovered>,
+    ) -> Result<(), WorkError> {
         loop {
             then = match then {
                 Then::Stage(restore) => {
                     self.restore = *restore;
-                    match stage_of(&self.restore) {
-                        Some(Stage::Waiting) => Box::pin(self.wait()).await?,
-                        Some(Stage::Finalizing) => Box::pin(self.finish()).await?,
-                        _ => return Ok(()),
-                    }
+                    let (Some(stage), Some(store)) = (stage_of(&self.restore), &store) else {
+                        return Ok(());
+                    };
+                    let recovered = recovered.as_ref();
+                    let outcome = match stage {
+                        Stage::Waiting => Box::pin(self.wait(store, recovered)).await,
+                        Stage::Finalizing => Box::pin(self.finish(store)).await,
+                        Stage::Items | Stage::Over => return Ok(()),
+                    };
+                    Box::pin(self.unless_bucket_fails(stage, outcome, recovered)).await?
                 }
                 Then::Over(status) => {
                     let is_asked = self.is_canceled();
                     write_end(self.context, self.api, &self.restore, &status, is_asked).await?;
                     point::pass(Point::RestoreOver);
                     volumes::close(self.context, &self.restore).await;
-                    return self.forget().await;
+                    return self.forget(store.as_ref()).await;
                 }
-                Then::Gone => return self.forget().await,
+                Then::Gone => return self.forget(store.as_ref()).await,
                 Then::Left => {
                     self.kit.leave().await;
                     return Ok(());
@@ -294,8 +398,14 @@ impl Course<'_> {
     }
 
     /// Removes what was kept for the case that the server ends.
-    async fn forget(self) -> Result<(), WorkError> {
-        Ok(self.kit.forget(self.context, Ok(&self.store)).await?)
+    async fn forget(self, store: Option<&BackupStore>) -> Result<(), WorkError> {
+        let store = store.ok_or_else(|| "its bucket cannot be used".to_owned());
+        Ok(self.kit.forget(self.context, store).await?)
+    }
+
+    /// For how long, and how often, it is tried.
+    fn bounds(&self) -> RunBounds {
+        RunBounds::of(&self.context.options)
     }
 
     /// Whether somebody wants it to stop.
@@ -431,13 +541,12 @@ async fn forget(context: &Context, api: &Api<Restore>, restore: &Restore) -> Res
     if !restore.finalizers().iter().any(|finalizer| ours(&finalizer)) {
         return Ok(());
     }
-    // Without a backup or location there is nowhere that files could be.
-    let known = facts::gather(context, restore).await?;
-    if known.has_location() {
-        let no = |error: &(dyn std::error::Error + 'static)| WorkError::Files(one_line(error));
-        let store = known.open(context).await.map_err(|error| no(&error))?;
-        let name = RestoreName::new(restore.name_any()).map_err(|error| no(&error))?;
-        store.delete_restore(&name).await.map_err(|error| no(&error))?;
+    if let Err(error) = delete_files(context, restore).await {
+        let deleted = restore.metadata.deletion_timestamp.as_ref().map(|time| time.0);
+        if outage::keeps_deleted(deleted, RunBounds::of(&context.options), Timestamp::now()) {
+            return Err(error);
+        }
+        tracing::warn!("{error}; they stay in the bucket, and the restore goes all the same");
     }
     let kept: Vec<_> = restore.finalizers().iter().filter(|finalizer| !ours(finalizer)).collect();
     let change = json!({ "metadata": { "finalizers": kept } });
@@ -446,4 +555,17 @@ async fn forget(context: &Context, api: &Api<Restore>, restore: &Restore) -> Res
         Err(error) if patch::is_missing(&error) => Ok(()),
         changed => Ok(changed.map(drop)?),
     }
+}
+
+/// Deletes the files of a restore.
+async fn delete_files(context: &Context, restore: &Restore) -> Result<(), WorkError> {
+    // Without a backup or location there is nowhere that files could be.
+    let known = facts::gather(context, restore).await?;
+    if !known.has_location() {
+        return Ok(());
+    }
+    let no = |error: &(dyn std::error::Error + 'static)| WorkError::Files(one_line(error));
+    let store = known.open(context).await.map_err(|error| no(&error))?;
+    let name = RestoreName::new(restore.name_any()).map_err(|error| no(&error))?;
+    store.delete_restore(&name).await.map_err(|error| no(&error))
 }

@@ -40,7 +40,19 @@ pub(super) fn named<T: ?Sized>(plugins: Vec<plugin_host::Named<T>>) -> Vec<Named
 }
 
 /// Tries a few times what should not fail.
-pub(super) async fn patiently<T, E, F>(mut attempt: impl FnMut() -> F) -> Result<T, E>
+pub(super) async fn patiently<T, E, F>(attempt: impl FnMut() -> F) -> Result<T, E>
+where
+    F: Future<Output = Result<T, E>>,
+    E: std::error::Error + 'static,
+{
+    patiently_unless(attempt, |_| false).await
+}
+
+/// The same, but not after a failure that is the last.
+pub(super) async fn patiently_unless<T, E, F>(
+    mut attempt: impl FnMut() -> F,
+    is_last: impl Fn(&E) -> bool,
+) -> Result<T, E>
 where
     F: Future<Output = Result<T, E>>,
     E: std::error::Error + 'static,
@@ -49,6 +61,7 @@ where
     for _ in 1..TRIES {
         match attempt().await {
             Ok(value) => return Ok(value),
+            Err(error) if is_last(&error) => return Err(error),
             Err(error) => tracing::warn!("trying again in {pause:?}: {}", one_line(&error)),
         }
         tokio::time::sleep(pause).await;

@@ -162,6 +162,13 @@ fn every_milestone_has_a_type_a_reason_and_a_note() {
             "NotDeleted",
         ),
         (
+            Milestone::BucketLost,
+            Warning,
+            "BucketLost",
+            "waiting for the bucket, which cannot be used; the server's log says why",
+            "BucketLost",
+        ),
+        (
             Milestone::Resumed { attempt: 2 },
             Normal,
             "Resumed",

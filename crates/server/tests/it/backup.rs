@@ -240,7 +240,8 @@ async fn runs_of_a_server_that_is_gone_go_on_or_are_ended_truthfully() {
     let written = BackupName::new("written").unwrap();
     store.put(&written, &Vec::<BackupOperation>::new()).await.unwrap();
     world.location("default", crate::bed::filesystem_spec("default")).await;
-    let options = world.options();
+    let bucket_wait_timeout = std::time::Duration::from_secs(2);
+    let options = bowline_server::Options { bucket_wait_timeout, ..world.options() };
     world.run(options);
 
     let status = world.until::<Backup>("lost", is_over).await.status.unwrap();

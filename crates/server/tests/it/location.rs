@@ -164,3 +164,26 @@ async fn a_plugin_is_used_for_its_provider_and_gets_the_credentials_as_a_file() 
 fn entries(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
     std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect()
 }
+
+#[tokio::test]
+async fn a_location_that_was_mended_is_checked_again_before_a_backup_is_refused_for_it() {
+    // No other check comes in time.
+    let never = |options: &mut bowline_server::Options| {
+        options.store_validation_frequency = std::time::Duration::from_hours(1);
+    };
+    let world = World::start_with("location-mended", never).await;
+    world.location("default", crate::bed::filesystem_spec("default")).await;
+    world.until("default", is_unavailable).await;
+    let spec = serde_json::json!({"storageLocation": "default", "includedNamespaces": ["none"]});
+    let back_up = async |name: &str| {
+        let backup = serde_json::json!({"metadata": {"name": name}, "spec": spec});
+        world.create::<bowline_api::Backup>(backup).await;
+        let backup = world.until::<bowline_api::Backup>(name, crate::backup::is_over).await;
+        backup.status.unwrap().phase
+    };
+    assert_eq!(back_up("early").await, Some(bowline_api::BackupPhase::FailedValidation));
+    std::fs::create_dir(world.path("root").join("default")).unwrap();
+    let phase = back_up("late").await;
+    assert_ne!(phase, Some(bowline_api::BackupPhase::FailedValidation));
+    world.until("default", is_available).await;
+}

@@ -28,6 +28,7 @@ mod location;
 mod log;
 mod metrics;
 mod operations;
+mod outage;
 mod restore;
 mod restore_actions;
 mod restore_bad_days;

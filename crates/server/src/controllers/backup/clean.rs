@@ -7,7 +7,7 @@ use bowline_store::file::Snapshot;
 use bowline_store::{BackupName, BackupStore};
 
 use super::wait::bucket;
-use super::{Course, Then, WorkError, canceled_status, gone};
+use super::{Course, WorkError};
 use crate::server::Context;
 use crate::story::one_line;
 
@@ -20,31 +20,6 @@ impl Course<'_> {
     /// are told.
     pub(super) async fn discard(&self, snapshots: Vec<Snapshot>, report: &Report) -> Vec<Snapshot> {
         discard(self.context, snapshots, report).await
-    }
-
-    /// Ends a backup that was cancelled, and whose files the bucket does not show: what its journal knows of
-    /// is taken away. One that was not cancelled is tried again, since the bucket may show them one day.
-    pub(super) async fn unless_refused(
-        &self,
-        stage: Result<Then, WorkError>,
-    ) -> Result<Then, WorkError> {
-        let (reason, recovered) = match (stage, &self.recovered) {
-            (Err(WorkError::Refused(reason)), Some(recovered)) if self.is_canceled() => {
-                (reason, recovered)
-            }
-            (stage, _) => return stage,
-        };
-        let left = gone::take_away(self.context, &self.backup, recovered).await;
-        if !self.is_there().await? {
-            for one in &left {
-                tracing::error!("of a backup that is gone there is left over: {one}");
-            }
-            return Ok(Then::Gone);
-        }
-        let mut status = canceled_status(&self.status());
-        let why = format!("; its files in the bucket were not read: {reason}{}", told_left(&left));
-        status.failure_reason.push_str(&why);
-        Ok(Then::Over(Box::new(status)))
     }
 
     /// Takes away what a backup has left whose Backup is gone: first its snapshots, then its files in the
@@ -63,8 +38,9 @@ impl Course<'_> {
             clean(store, &self.name).await;
         } else {
             tracing::error!(
-                "the files of the backup are kept, because they name what is left over"
+                "the files of the backup and its journal are kept, because they name what is left over"
             );
+            self.kit.keep_journal();
         }
     }
 

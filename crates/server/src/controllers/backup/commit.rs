@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use kube::ResourceExt as _;
 
 use super::{WorkError, failed, recover};
+use crate::controllers::bucket_wait::BucketFailure;
 use crate::controllers::run::patiently;
 use crate::story::one_line;
 
@@ -18,6 +19,8 @@ use crate::story::one_line;
 pub(super) struct Conclusion {
     pub(super) status: BackupStatus,
     pub(super) recorded: Recorded,
+    /// Why the bucket refuses to have the record written, if it does. It may not for ever.
+    pub(super) refusal: Option<String>,
 }
 
 /// Whether the bucket has the record of a backup. Only without one may its snapshots go.
@@ -53,10 +56,10 @@ pub(super) async fn commit(
     let error = match committed {
         Ok(Committed::Before(found)) => {
             let status = found.status.unwrap_or(end);
-            return Ok(Conclusion { status, recorded: Recorded::Yes });
+            return Ok(Conclusion { status, recorded: Recorded::Yes, refusal: None });
         }
         Ok(Committed::Created(_) | Committed::Replaced) => {
-            return Ok(Conclusion { status: end, recorded: Recorded::Yes });
+            return Ok(Conclusion { status: end, recorded: Recorded::Yes, refusal: None });
         }
         Err(error) if error.is_retryable() => return Err(WorkError::Commit(one_line(&error))),
         Err(error) => error,
@@ -68,7 +71,9 @@ pub(super) async fn commit(
         .await
         .map(|found| recover::end_of(backup, found))
     {
-        Ok(Some(status)) => return Ok(Conclusion { status, recorded: Recorded::Yes }),
+        Ok(Some(status)) => {
+            return Ok(Conclusion { status, recorded: Recorded::Yes, refusal: None });
+        }
         Ok(None) if !is_unclear.into_inner() => {
             ("the backup is not in the bucket, because its record cannot be written", Recorded::No)
         }
@@ -78,8 +83,9 @@ pub(super) async fn commit(
             Recorded::Unknown,
         ),
     };
+    let refusal = BucketFailure::of_write(&error).map(|_| one_line(&error));
     let status = failed(status, format!("{told}: {}", one_line(&error)));
-    Ok(Conclusion { status, recorded })
+    Ok(Conclusion { status, recorded, refusal })
 }
 
 #[cfg(test)]

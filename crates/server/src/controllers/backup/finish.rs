@@ -20,33 +20,29 @@ use super::csi::without_failed;
 use super::volumes::Resources;
 use super::wait::{Contents, Recalled, bucket};
 use super::{Course, Then, WorkError, canceled_status, failed, recover};
-use crate::controllers::run::patiently;
+use crate::controllers::bucket_wait::{try_bucket, unless_canceled};
 use crate::story::one_line;
 
 impl Course<'_> {
     /// Ends a backup whose operations have ended.
     pub(super) async fn finish(&self) -> Result<Then, WorkError> {
-        let store = match recover::committed(self.context, &self.backup).await {
-            Ok(recover::Committed::Yes(status)) => {
+        let store = match self.ask(recover::committed(self.context, &self.backup)).await? {
+            recover::Committed::Yes(status) => {
                 // Its files are there, and so are maybe the objects of its snapshots.
                 let store = recover::store(self.context, &self.backup).await?;
                 self.release_csi(&store).await?;
                 return Ok(Then::Over(status));
             }
-            Ok(recover::Committed::No(store)) => store,
-            Err(unseen) if unseen.is_retryable => return Err(unseen.into()),
-            Err(unseen) => {
-                let reason = format!("{}{}", unseen.told(), self.tell_kept_csi());
-                return Ok(Then::Over(Box::new(failed(&self.status(), reason))));
-            }
+            recover::Committed::No(store) => store,
         };
         if self.kit.cancel.is_cancelled() && !self.is_there().await? {
             self.clean_up_recorded(&store).await?;
             return Ok(Then::Gone);
         }
-        let Recalled { mut operations, own, report, unreadable } = self.operations(&store).await?;
+        let Recalled { mut operations, own, report, unreadable } =
+            self.ask(self.operations(&store)).await?;
         let own = (!unreadable.own).then_some(own);
-        let infos = self.csi_infos(&store, &operations).await?;
+        let infos = self.ask(self.csi_infos(&store, &operations)).await?;
         if !self.kit.cancel.is_cancelled() {
             self.keep_csi(&mut operations, &infos, &report).await?;
         }
@@ -60,8 +56,8 @@ impl Course<'_> {
         self.settle_volumes(&store, &operations, own, is_canceled, &report).await?;
         let mut status = self.status();
         if let Err(error) = self.add_results(&store, &report, &mut status).await {
-            if error.is_retryable() {
-                return Err(WorkError::Bucket(one_line(&error)));
+            if let Some(error) = WorkError::of_write(&error) {
+                return Err(error);
             }
             let left = self.abandon_csi(&operations).await;
             let reason = format!("cannot write the results: {}{left}", one_line(&error));
@@ -70,7 +66,13 @@ impl Course<'_> {
         point::pass(Point::ResultsWritten);
         self.write_log(&store).await?;
         let status = if is_canceled { canceled_status(&status) } else { status };
-        let Conclusion { mut status, recorded } = commit(&store, &self.backup, &status).await?;
+        let unknown = || WorkError::Commit("no answer since the backup was canceled".into());
+        let committing = commit(&store, &self.backup, &status);
+        let conclusion = unless_canceled(&self.kit.cancel, committing, || Err(unknown())).await?;
+        let Conclusion { mut status, recorded, refusal } = conclusion;
+        if let Some(refusal) = refusal {
+            return Err(WorkError::WriteRefused(refusal));
+        }
         match recorded {
             Recorded::Yes => self.release_csi(&store).await?,
             Recorded::No => status.failure_reason.push_str(&self.abandon_csi(&operations).await),
@@ -89,14 +91,15 @@ impl Course<'_> {
         is_canceled: bool,
         report: &Report,
     ) -> Result<(), WorkError> {
-        let (snapshots, has_snapshots) =
-            told(bucket(store.get::<Vec<Snapshot>>(&self.name).await)?, "its snapshots", report);
+        let snapshots = self.ask(async { bucket(store.get::<Vec<Snapshot>>(&self.name).await) });
+        let (snapshots, has_snapshots) = told(snapshots.await?, "its snapshots", report);
         let by_csi: Vec<Target> = operations.iter().filter_map(Target::of_operation).collect();
         if snapshots.is_empty() && by_csi.is_empty() {
             return Ok(());
         }
-        let infos = bucket(store.get::<Vec<BackupVolumeInfo>>(&self.name).await)?;
-        let (mut infos, has_infos) = told(infos, "its volumes", report);
+        let infos =
+            self.ask(async { bucket(store.get::<Vec<BackupVolumeInfo>>(&self.name).await) });
+        let (mut infos, has_infos) = told(infos.await?, "its volumes", report);
         let resources = Resources::new(self.context, &self.backup);
         resources.learn(&infos);
         resources.show(operations).await;
@@ -121,7 +124,7 @@ impl Course<'_> {
         let kept: Vec<Operation> =
             operations.iter().filter(|one| is_kept(&one.item.name)).cloned().collect();
         let own = own.map(|own| finalize::own(&kept, own.freeze_windows));
-        let written = patiently(|| async {
+        let written = try_bucket(&self.kit.cancel, || async {
             if let Some(own) = &own {
                 store.put(&self.name, own).await?;
             }
@@ -133,7 +136,9 @@ impl Course<'_> {
             }
             store.put(&self.name, &shown).await
         });
-        written.await.map_err(|error| WorkError::Bucket(one_line(&error)))?;
+        written.await.map_err(|error| {
+            WorkError::of_write(&error).unwrap_or_else(|| WorkError::Bucket(one_line(&error)))
+        })?;
         point::pass(Point::VolumesSettled);
         Ok(())
     }
@@ -146,7 +151,7 @@ impl Course<'_> {
         report: &Report,
     ) -> Result<(), WorkError> {
         let request = match self.request().await? {
-            Ok(request) => request,
+            Ok((request, _)) => request,
             Err(errors) => {
                 let text = format!("items that operations changed are not stored again: {errors}");
                 report.error(About::Run, text);
@@ -172,10 +177,11 @@ impl Course<'_> {
 
     /// Lets the log go on from what an earlier process has written of it.
     pub(super) async fn recall_log(&self, store: &BackupStore) -> Result<(), WorkError> {
-        if self.kit.wants_log()
-            && let Contents::Found(log) = bucket(store.log(&self.name).await)?
-        {
-            self.kit.log.go_on_from(&log);
+        if self.kit.wants_log() {
+            let log = self.ask(async { bucket(store.log(&self.name).await) }).await?;
+            if let Contents::Found(log) = log {
+                self.kit.log.go_on_from(&log);
+            }
         }
         Ok(())
     }
@@ -185,7 +191,7 @@ impl Course<'_> {
         self.recall_log(store).await?;
         let log = self.kit.log.snapshot();
         let put = || store.put_log(&self.name, Box::pin(stream::iter([Ok(log.clone())])));
-        if let Err(error) = patiently(put).await {
+        if let Err(error) = try_bucket(&self.kit.cancel, put).await {
             tracing::warn!("the end of the log cannot be written: {}", one_line(&error));
         }
         Ok(())

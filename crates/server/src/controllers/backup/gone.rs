@@ -14,6 +14,7 @@ use kube::ResourceExt as _;
 use super::clean::{discard, named};
 use super::csi;
 use super::items::stop_operations;
+use super::volumes::Resources;
 use crate::server::Context;
 
 /// What a backup has made, as its journal knows it. Nothing is done.
@@ -35,6 +36,7 @@ pub(in crate::controllers) async fn take_away(
     let plugins = context.host.run();
     stop_operations(context, &plugins, backup, &mut taken.operations).await;
     plugins.end().await;
+    Resources::new(context, backup).show(&taken.operations).await;
     context.metrics.forget(&uid);
     let by_csi = taken.csi_targets();
     let report = Report::default();

@@ -8,8 +8,9 @@ use bowline_engine::backup::csi::{Follower, Left};
 use bowline_engine::backup::request::Request;
 use bowline_engine::backup::{self, Fatal, Progress, Recovery, Taken, finalize, replace};
 use bowline_engine::cluster::ApiServer;
-use bowline_engine::journal::{ATTEMPTS, Recovered};
+use bowline_engine::journal::Recovered;
 use bowline_engine::operation::{Board, Operation};
+use bowline_engine::phase::Stage;
 use bowline_engine::point::{self, Point};
 use bowline_engine::report::Report;
 use bowline_plugin::Encoded;
@@ -24,14 +25,19 @@ use tokio_util::sync::CancellationToken;
 use super::clean::{named as named_snapshot, tell_left, told_left};
 use super::commit::commit;
 use super::volumes::{Askers, Resources};
-use super::{Course, Then, WorkError, canceled_status, failed, recover, with_conditions};
+use super::{Course, Then, WorkError, canceled_status, failed, hold, recover, with_conditions};
+use crate::controllers::bucket_wait::{
+    BucketDecision, BucketFailure, EndReason, first_answer, try_bucket,
+};
 use crate::controllers::kit::NotNoted;
-use crate::controllers::operations::{Actions, Followed, Nobody, follow, tell_failed};
+use crate::controllers::operations::{
+    Actions, CANCELED_PREFIX, Followed, Nobody, follow, tell_failed,
+};
 use crate::controllers::run::{Items, named, patiently, show_progress, until_over};
 use crate::controllers::timed;
 use crate::events::Milestone;
 use crate::patch;
-use crate::queue::Reach;
+use crate::runs::Held;
 use crate::server::Context;
 use crate::story::one_line;
 use crate::unlisted;
@@ -46,27 +52,28 @@ impl Course<'_> {
         let report = Report::default();
         let cluster = self.cluster();
         self.kit.thaw(self.context, &*cluster, &self.backup, &report).await;
-        let end = |reason: String| Then::Over(Box::new(failed(&self.status(), reason)));
-        let store = match recover::committed(self.context, &self.backup).await {
+        let looking = self.ask(recover::committed(self.context, &self.backup));
+        let store = match first_answer(self.context, self.kit.uid.as_str(), looking).await {
             Ok(recover::Committed::Yes(status)) => return Ok(Then::Over(status)),
             Ok(recover::Committed::No(store)) => store,
-            Err(unseen) if unseen.is_retryable => return Err(unseen.into()),
-            Err(unseen) => return Ok(end(unseen.told())),
+            Err(error) => {
+                let failed = Err(error);
+                return self.unless_bucket_fails(Stage::Items, failed, Some(&recovered)).await;
+            }
         };
-        if recovered.attempts >= ATTEMPTS {
-            let reason = format!(
-                "it was taken up {} times and not brought to its end; it is not tried again",
-                recovered.attempts
-            );
+        self.kit.note_bucket_back(self.context).await;
+        if recovered.attempts >= self.bounds().attempts {
+            let reason = EndReason::TooManyAttempts(recovered.attempts).to_string();
             return self.give_up(reason, &recovered, &store).await;
         }
-        let request = match self.request().await? {
+        let (request, reach) = match self.request().await? {
             Ok(request) => request,
             Err(errors) => {
                 let reason = format!("it is not valid any more: {errors}");
                 return self.give_up(reason, &recovered, &store).await;
             }
         };
+        let held = hold(self.context, &self.backup, &reach)?;
         tracing::info!(
             attempt = recovered.attempts + 1,
             blocks = recovered.finished.len(),
@@ -74,8 +81,7 @@ impl Course<'_> {
         );
         let attempt = u32::try_from(recovered.attempts + 1).unwrap_or(u32::MAX);
         self.tell(Milestone::Resumed { attempt }).await;
-        // What it reaches into is not known to a queue that has just begun.
-        self.items(request, Reach::All, store, Recovery { recovered, report }).await
+        self.items(request, held, store, Recovery { recovered, report }).await
     }
 
     /// Ends a backup that is not taken up again: what it has begun is told to stop.
@@ -91,18 +97,17 @@ impl Course<'_> {
         tell_failed(&taken.operations, &taken.report);
         self.discard_csi(&taken.csi_targets(), &taken.report).await;
         let status = finalize::status(&self.backup, &taken);
-        self.close(store, status, &taken, true).await
+        self.close(store, status, &taken, recovered.attempts.max(self.bounds().attempts)).await
     }
 
-    /// Lets the engine take the backup.
+    /// Lets the engine take the backup, which is held as one that runs.
     pub(super) async fn items(
         &self,
         request: Request,
-        reach: Reach,
+        _held: Held,
         store: BackupStore,
         recovery: Recovery,
     ) -> Result<Then, WorkError> {
-        let _held = self.context.runs.hold(&self.backup, Some(reach));
         if let Err(NotNoted { reason, is_for_good }) = self.kit.note_attempt().await {
             if !is_for_good {
                 return Err(WorkError::Thaw(reason));
@@ -111,7 +116,7 @@ impl Course<'_> {
             return self.give_up(reason, &recovery.recovered, &store).await;
         }
         self.kit.keep_hooks(self.context, &self.backup.spec.hooks).await;
-        let is_last = recovery.recovered.attempts + 1 >= ATTEMPTS;
+        let attempts = recovery.recovered.attempts + 1;
         unlisted::tell(self.context.host.registry().unlisted(), &recovery.report);
         let (mut taken, is_there) = Box::pin(self.take(request, store.clone(), recovery)).await;
         tell(&taken);
@@ -135,6 +140,9 @@ impl Course<'_> {
                     let snapshots = self.discard(taken.snapshots, &taken.report).await;
                     let by_csi = self.discard_csi(&by_csi, &taken.report).await;
                     tell_left(&snapshots, &by_csi);
+                    if is_left(&snapshots, &by_csi) {
+                        self.kit.keep_journal();
+                    }
                 } else {
                     self.clean_up(&store, taken.snapshots, &by_csi).await;
                 }
@@ -163,13 +171,16 @@ impl Course<'_> {
             if is_other {
                 // There will be no results to tell it in.
                 status.failure_reason.push_str(&told(&taken.snapshots, &left));
+                if is_left(&taken.snapshots, &left) {
+                    self.kit.abandon(Stage::Items).await;
+                }
             }
             // One that was taken and deleted again is none that a deletion would have to find.
             let left = i64::try_from(left.iter().count()).unwrap_or(i64::MAX);
             let completed = &mut status.csi_volume_snapshots_completed;
             *completed = (*completed).min(left);
         }
-        self.close(&store, status, &taken, is_last).await
+        self.close(&store, status, &taken, attempts).await
     }
 
     /// Who asks about the operations of the backup.
@@ -241,38 +252,49 @@ impl Course<'_> {
         stop_operations(self.context, &self.kit.plugins, &self.backup, operations).await;
     }
 
-    /// Writes the files of a backup; of one that has failed, the commit record as well.
+    /// Writes the files of a backup that was attempted so often; of one that has failed, the commit record as
+    /// well.
     async fn close(
         &self,
         store: &BackupStore,
         status: BackupStatus,
         taken: &Taken,
-        is_last: bool,
+        attempts: usize,
     ) -> Result<Then, WorkError> {
         if is_of_another(taken) {
             return Ok(Then::Over(Box::new(finalize::conclude(&status, Timestamp::now()))));
         }
         let log = self.kit.log.snapshot();
-        let written =
-            patiently(|| finalize::write(store, &self.name, taken, self.of(), log.clone())).await;
-        if let Err(error) = written {
+        let write = || finalize::write(store, &self.name, taken, self.of(), log.clone());
+        if let Err(error) = try_bucket(&self.kit.cancel, write).await {
+            let reason = one_line(&error);
             // The journal knows all of it, so that it can be done again.
-            if error.is_retryable() && !is_last {
-                return Err(WorkError::Bucket(one_line(&error)));
+            if let Some(failure) = BucketFailure::of_write(&error)
+                && BucketDecision::Retry
+                    == self.outage(Stage::Items, failure, attempts, &reason).await
+            {
+                return Err(WorkError::Bucket(reason));
             }
-            self.stop_operations(&mut taken.operations.clone()).await;
-            let snapshots = self.discard(taken.snapshots.clone(), &taken.report).await;
-            let by_csi = self.discard_csi(&taken.csi_targets(), &taken.report).await;
-            // There is no other place to tell it.
-            let left = told(&snapshots, &by_csi);
-            let reason =
-                format!("cannot write the files of the backup: {}{left}", one_line(&error));
-            return Ok(Then::Over(Box::new(failed(&status, reason))));
+            return Ok(self.end_unstored(&status, taken, &reason).await);
         }
+        self.kit.note_bucket_back(self.context).await;
         point::pass(Point::FilesWritten);
         if taken.archive.is_err() {
-            let end = commit(store, &self.backup, &status).await?;
-            return Ok(Then::Over(Box::new(end.status)));
+            let committing = self.ask(commit(store, &self.backup, &status)).await;
+            let failure = committing.as_ref().err().and_then(WorkError::bucket_failure);
+            return match (committing, failure) {
+                (Ok(end), _) => Ok(Then::Over(Box::new(end.status))),
+                (Err(error), Some(failure)) => {
+                    let reason = error.to_string();
+                    let decision = self.outage(Stage::Items, failure, attempts, &reason).await;
+                    match decision {
+                        BucketDecision::Retry => Err(error),
+                        // Its files are there, and name what a deletion of the backup has to find.
+                        BucketDecision::End(_) => Ok(Then::Over(Box::new(failed(&status, reason)))),
+                    }
+                }
+                (Err(error), None) => Err(error),
+            };
         }
         // From here on, whoever finds the Backup can end it.
         let shown = patiently(|| self.show(&status)).await?;
@@ -285,11 +307,34 @@ impl Course<'_> {
         Ok(Then::Gone)
     }
 
+    /// Ends a backup whose files the bucket does not take: nothing would lead to what it has made.
+    async fn end_unstored(&self, status: &BackupStatus, taken: &Taken, reason: &str) -> Then {
+        self.stop_operations(&mut taken.operations.clone()).await;
+        let snapshots = self.discard(taken.snapshots.clone(), &taken.report).await;
+        let by_csi = self.discard_csi(&taken.csi_targets(), &taken.report).await;
+        if is_left(&snapshots, &by_csi) {
+            self.kit.abandon(Stage::Items).await;
+        }
+        // There is no other place to tell it.
+        let left = told(&snapshots, &by_csi);
+        let reason = format!("cannot write the files of the backup: {reason}{left}");
+        let is_told = status.failure_reason.starts_with(CANCELED_PREFIX);
+        if self.is_canceled() && !is_told {
+            return Then::Over(Box::new(failed(&canceled_status(status), reason)));
+        }
+        Then::Over(Box::new(failed(status, reason)))
+    }
+
     /// Writes the status. None if the Backup is gone.
     pub(super) async fn show(&self, status: &BackupStatus) -> kube::Result<Option<Backup>> {
         let status = with_conditions(status, self.is_canceled());
         patch::patch_status_of(self.api, &self.backup, json!(status)).await
     }
+}
+
+/// Whether there are snapshots that could not be deleted.
+fn is_left(snapshots: &[Snapshot], by_csi: &Left) -> bool {
+    snapshots.iter().any(|one| named_snapshot(one).is_some()) || !by_csi.is_empty()
 }
 
 /// What is to be told of snapshots that could not be deleted.
@@ -354,8 +399,28 @@ fn tell(taken: &Taken) {
             warnings,
             "all items are in the archive"
         ),
+        Err(fatal) if is_resumed_later(fatal) => {
+            tracing::info!("the server ends; the next server resumes the backup");
+        }
         Err(fatal) => {
             tracing::error!(errors, warnings, "the backup has not ended well: {}", fatal.told());
         }
+    }
+}
+
+/// Whether nothing is wrong with a backup that is not done.
+fn is_resumed_later(fatal: &Fatal) -> bool {
+    matches!(fatal, Fatal::Stopped)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_backup_that_the_next_server_resumes_is_no_error_in_the_log() {
+        assert!(is_resumed_later(&Fatal::Stopped));
+        assert!(!is_resumed_later(&Fatal::Canceled));
+        assert!(!is_resumed_later(&Fatal::GivenUp("no".to_owned())));
     }
 }

@@ -8,6 +8,7 @@ use bowline_store::{BackupName, BackupStore};
 use kube::ResourceExt as _;
 
 use super::{WorkError, facts};
+use crate::controllers::bucket_wait::BucketFailure;
 use crate::controllers::lookup::open;
 use crate::server::Context;
 use crate::story::one_line;
@@ -25,36 +26,20 @@ pub(super) enum Committed {
     No(BackupStore),
 }
 
-/// Why the bucket does not say.
-pub(super) struct Unseen {
-    reason: String,
-    pub(super) is_retryable: bool,
-}
-
-impl Unseen {
-    pub(super) fn told(&self) -> String {
-        format!("what the bucket holds of it is not known: {}", self.reason)
-    }
-}
-
-impl From<Unseen> for WorkError {
-    fn from(unseen: Unseen) -> Self {
-        Self::Bucket(unseen.reason)
-    }
-}
-
 /// What the bucket says of a backup.
-pub(super) async fn committed(context: &Context, backup: &Backup) -> Result<Committed, Unseen> {
-    let no = |error: &(dyn std::error::Error + 'static), is_retryable| Unseen {
+pub(super) async fn committed(context: &Context, backup: &Backup) -> Result<Committed, WorkError> {
+    let no = |error: &(dyn std::error::Error + 'static), failure| WorkError::Unseen {
         reason: one_line(error),
-        is_retryable,
+        failure,
     };
-    let location = facts::location(context, backup).await.map_err(|error| no(&error, true))?;
+    let location = facts::location(context, backup).await?;
     let opened = open(context, &location.found).await;
-    let store = opened.map_err(|error| no(&error, error.is_retryable()))?;
-    let name = BackupName::new(backup.name_any()).map_err(|error| no(&error, false))?;
+    let store = opened.map_err(|error| no(&error, BucketFailure::of_open(&error)))?;
+    let refused = BucketFailure::Refused;
+    let name = BackupName::new(backup.name_any()).map_err(|error| no(&error, refused))?;
     let read = store.backup(&name).await;
-    let record = read.map_err(|error| no(&error, error.is_retryable()))?;
+    let record =
+        read.map_err(|error| no(&error, BucketFailure::of_read(&error).unwrap_or(refused)))?;
     Ok(match end_of(backup, record) {
         Some(status) => Committed::Yes(Box::new(status)),
         None => Committed::No(store),

@@ -15,6 +15,7 @@ use jiff::Timestamp;
 
 use super::volumes::Resources;
 use super::{Course, Then, WorkError, failed, recover};
+use crate::controllers::bucket_wait::{try_bucket, unless_canceled};
 use crate::controllers::operations::{Audience, Followed, follow, tell_failed};
 use crate::controllers::run::{add_results, patiently};
 use crate::events::Milestone;
@@ -23,12 +24,14 @@ use crate::story::one_line;
 impl Course<'_> {
     /// Waits until all operations have ended.
     pub(super) async fn wait(&self) -> Result<Then, WorkError> {
-        let store = recover::store(self.context, &self.backup).await?;
-        let Recalled { operations, own, report, unreadable } = self.operations(&store).await?;
+        let store = self.ask(recover::store(self.context, &self.backup)).await?;
+        let Recalled { operations, own, report, unreadable } =
+            self.ask(self.operations(&store)).await?;
         self.recall_log(&store).await?;
+        let infos = self.ask(self.csi_infos(&store, &operations)).await?;
         let board = Arc::new(Board::new(operations));
         let resources = Resources::new(self.context, &self.backup);
-        resources.learn(&self.csi_infos(&store, &board.operations()).await?);
+        resources.learn(&infos);
         resources.show(&board.operations()).await;
         let asker = self.askers(&resources);
         let freezes = own.freeze_windows;
@@ -51,8 +54,10 @@ impl Course<'_> {
         snapshot::tell_not_uploaded(&operations, &report);
         let status = match self.note_end(&waiting, &operations, &report).await {
             Ok(status) => status,
-            Err(error) if error.is_retryable() => return Err(WorkError::Bucket(one_line(&error))),
             Err(error) => {
+                if let Some(error) = WorkError::of_write(&error) {
+                    return Err(error);
+                }
                 let left = self.abandon_csi(&operations).await;
                 let error = one_line(&error);
                 let reason = format!("cannot write what operations came to: {error}{left}");
@@ -121,7 +126,7 @@ impl Course<'_> {
         report: &Report,
     ) -> Result<BackupStatus, bowline_store::Error> {
         let store = waiting.store;
-        patiently(|| waiting.write(operations)).await?;
+        try_bucket(&self.kit.cancel, || waiting.write(operations)).await?;
         point::pass(Point::OperationsWritten);
         let mut status = self.status();
         finalize::counted(&mut status, operations);
@@ -137,9 +142,13 @@ impl Course<'_> {
         report: &Report,
         status: &mut BackupStatus,
     ) -> Result<(), bowline_store::Error> {
-        let mut results = store.get::<Results>(&self.name).await?.unwrap_or_default();
+        let cancel = &self.kit.cancel;
+        let read = unless_canceled(cancel, store.get::<Results>(&self.name), || {
+            Err(bowline_store::Error::GivenUp)
+        });
+        let mut results = read.await?.unwrap_or_default();
         add_results(&mut results, report, &mut status.errors, &mut status.warnings);
-        patiently(|| store.put(&self.name, &results)).await
+        try_bucket(cancel, || store.put(&self.name, &results)).await
     }
 }
 
@@ -189,8 +198,9 @@ impl Waiting<'_> {
 impl Audience for Waiting<'_> {
     async fn keep(&self, operations: &[Operation]) -> bool {
         let kept = self.write(operations).await;
-        if let Err(error) = &kept {
-            tracing::warn!("operations cannot be written: {}", one_line(error));
+        match &kept {
+            Ok(()) => self.course.kit.note_bucket_back(self.course.context).await,
+            Err(error) => tracing::warn!("operations cannot be written: {}", one_line(error)),
         }
         point::pass(Point::OperationsWritten);
         kept.is_ok()

@@ -17,13 +17,13 @@ use bowline_engine::restore::volume::{Claims, End, Making, Witness as _};
 use bowline_plugin::{
     Code, Error, OperationId, Progress, RestoreItemAction, Result, SnapshotId, VolumeId,
 };
-use bowline_store::BackupName;
 use bowline_store::file::{BackupVolumeInfo, Method, ResourceList, RestoreVolumeInfo, Results};
+use bowline_store::{BackupName, BackupStore};
 
 use super::volumes::Witness;
 use super::{Course, WorkError};
+use crate::controllers::bucket_wait::try_bucket;
 use crate::controllers::operations::Actions;
-use crate::controllers::run::patiently;
 use crate::story::one_line;
 
 /// Asks plugins about their operations, and a watch about claims.
@@ -101,10 +101,10 @@ impl Course<'_> {
     }
 
     /// Shows how the claims of operations go.
-    pub(super) async fn showing(&self, operations: &[Operation]) -> Showing {
+    pub(super) async fn showing(&self, operations: &[Operation], store: &BackupStore) -> Showing {
         let mut makings = HashMap::new();
         if operations.iter().any(is_of_claim) {
-            let volumes = self.restored_volumes().await.unwrap_or_default();
+            let volumes = self.restored_volumes(store).await.unwrap_or_default();
             for operation in operations.iter().filter(|operation| is_of_claim(operation)) {
                 if let Some(making) = making(operation, &volumes) {
                     makings.insert(operation.id.clone(), making);
@@ -122,26 +122,28 @@ impl Course<'_> {
 
     async fn restored_volumes(
         &self,
+        store: &BackupStore,
     ) -> std::result::Result<Vec<RestoreVolumeInfo>, bowline_store::Error> {
-        Ok(self.store.get_of_restore(&self.name).await?.unwrap_or_default())
+        Ok(store.get_of_restore(&self.name).await?.unwrap_or_default())
     }
 
     /// Gives the new volumes of claims what the old ones had. None if the server ends meanwhile.
     pub(super) async fn settle_volumes(
         &self,
+        store: &BackupStore,
     ) -> std::result::Result<Option<RestoreStatus>, WorkError> {
-        let bucket = |error: bowline_store::Error| WorkError::Bucket(one_line(&error));
+        let bucket = |error: bowline_store::Error| WorkError::of_write(&error);
+        let cancel = &self.kit.cancel;
         let status = self.status();
         let Some(backup) = self.backup_name() else { return Ok(Some(status)) };
-        let saved: Option<Vec<BackupVolumeInfo>> = self.store.get(&backup).await.map_err(bucket)?;
+        let saved: Option<Vec<BackupVolumeInfo>> = store.get(&backup).await.map_err(bucket)?;
         let saved = saved.unwrap_or_default();
         if !is_concerned(&saved) {
             return Ok(Some(status));
         }
-        let items: Option<ResourceList> =
-            self.store.get_of_restore(&self.name).await.map_err(bucket)?;
-        let (operations, _) = self.operations().await?;
-        let mut volumes = self.restored_volumes().await.map_err(bucket)?;
+        let items: Option<ResourceList> = store.get_of_restore(&self.name).await.map_err(bucket)?;
+        let operations = self.operations(store, None).await?.operations;
+        let mut volumes = self.restored_volumes(store).await.map_err(bucket)?;
         let before = volumes.clone();
         let cluster = self.cluster();
         let settling = Settling {
@@ -159,15 +161,16 @@ impl Course<'_> {
         let report = settled.map_err(|error| WorkError::Note(one_line(&error)))?;
         point::pass(Point::VolumesPatched);
         if volumes != before {
-            patiently(|| self.store.put_of_restore(&self.name, &volumes)).await.map_err(bucket)?;
+            let put = || store.put_of_restore(&self.name, &volumes);
+            try_bucket(cancel, put).await.map_err(bucket)?;
         }
         if report.errors() == 0 && report.warnings() == 0 {
             return Ok(Some(status));
         }
-        let read = self.store.get_of_restore::<Results>(&self.name).await.map_err(bucket)?;
+        let read = store.get_of_restore::<Results>(&self.name).await.map_err(bucket)?;
         let mut results = read.unwrap_or_default();
         report.add_to(&mut results);
-        patiently(|| self.store.put_of_restore(&self.name, &results)).await.map_err(bucket)?;
+        try_bucket(cancel, || store.put_of_restore(&self.name, &results)).await.map_err(bucket)?;
         let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
         Ok(Some(RestoreStatus {
             errors: status.errors.max(count(results.errors.count())),

@@ -3,8 +3,8 @@
 use bowline_api::{Backup, BackupStorageLocation, Restore, label};
 use bowline_engine::restore::request::{Defaults, Facts, Lookup, source};
 use bowline_store::BackupStore;
-use kube::Api;
 use kube::api::ListParams;
+use kube::{Api, ResourceExt as _};
 
 use crate::controllers::lookup::{OpenError, config_map, lookup, open, told};
 use crate::server::Context;
@@ -19,6 +19,26 @@ impl Known {
     /// Opens the store of the backup's location.
     pub(super) async fn open(&self, context: &Context) -> Result<BackupStore, OpenError> {
         open(context, &self.facts.location).await
+    }
+
+    /// The name of the backup's location; empty if it is not known.
+    pub(super) fn location_name(&self) -> String {
+        match &self.facts.location {
+            Lookup::Found(location) => location.name_any(),
+            Lookup::Missing | Lookup::Failed(_) => String::new(),
+        }
+    }
+
+    /// Why it is not known what the restore is of, or where that lies, if so. The Backup itself may be gone; that is
+    /// known.
+    pub(super) fn hidden(&self, restore: &Restore) -> Option<String> {
+        match (&self.facts.backups, &self.facts.location) {
+            (Err(refusal), _) => Some(refusal.clone()),
+            (Ok(_), Lookup::Failed(refusal)) => Some(refusal.clone()),
+            (Ok(backups), Lookup::Missing) => source(restore, backups)
+                .map(|_| "the storage location of its backup does not exist".to_owned()),
+            (Ok(_), Lookup::Found(_)) => None,
+        }
     }
 
     /// Whether there is a location that files could be in.

@@ -5,18 +5,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_engine::cluster::ApiServer;
-use bowline_engine::journal::{ATTEMPTS, Recovered};
+use bowline_engine::journal::Recovered;
 use bowline_engine::operation::{Board, Operation};
+use bowline_engine::phase::Stage;
 use bowline_engine::point::{self, Point};
 use bowline_engine::restore::request::Request;
 use bowline_engine::restore::{self, Fatal, Progress, Restored, finalize};
 use bowline_plugin::Encoded;
+use bowline_store::BackupStore;
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 use tokio::time::Instant;
 
 use super::volumes::Witness;
-use super::{Course, Then, WorkError, canceled_status, failed};
+use super::{Course, Then, WorkError, canceled_status};
+use crate::controllers::bucket_wait::{BucketDecision, BucketFailure, EndReason, try_bucket};
 use crate::controllers::kit::NotNoted;
 use crate::controllers::operations::{Followed, Nobody, follow, tell_failed};
 use crate::controllers::run::{Items, named, patiently, show_progress, until_over};
@@ -30,8 +33,6 @@ const ITEMS: usize = 96;
 /// For how long it is tried to write the files of a restore, and the pause in between.
 const WRITING: Duration = Duration::from_mins(5);
 const WRITING_PAUSE: Duration = Duration::from_secs(10);
-/// How many volumes that may be left over are named in a status.
-const VOLUMES_NAMED: usize = 5;
 
 impl Course<'_> {
     /// Lets the engine restore.
@@ -39,16 +40,14 @@ impl Course<'_> {
         &self,
         request: Request,
         recovered: Recovered,
+        store: &BackupStore,
     ) -> Result<Then, WorkError> {
         if self.context.stop.is_cancelled() {
             return Ok(Then::Left);
         }
         let _held = self.context.runs.hold(&self.restore, None);
-        if recovered.attempts >= ATTEMPTS {
-            let reason = format!(
-                "it was taken up {} times and not brought to its end; it is not tried again",
-                recovered.attempts
-            );
+        if recovered.attempts >= self.bounds().attempts {
+            let reason = EndReason::TooManyAttempts(recovered.attempts).to_string();
             return Ok(self.give_up(&reason, &recovered).await);
         }
         if let Err(NotNoted { reason, is_for_good }) = self.kit.note_attempt().await {
@@ -62,8 +61,8 @@ impl Course<'_> {
             attempt = recovered.attempts + 1,
             "the restore has started"
         );
-        let is_last = recovered.attempts + 1 >= ATTEMPTS;
-        let (mut restored, is_there) = Box::pin(self.take(request, recovered)).await;
+        let attempts = recovered.attempts + 1;
+        let (mut restored, is_there) = Box::pin(self.take(request, recovered, store.clone())).await;
         // Restores that wait for operations hold no turn.
         self.context.restores.release(&self.restore.uid().unwrap_or_default());
         unlisted::tell(self.context.host.registry().unlisted(), &restored.report);
@@ -80,29 +79,17 @@ impl Course<'_> {
             }
             None => {}
         }
-        self.close(&restored, is_last).await
-    }
-
-    /// Ends a restore that is not taken up again: what it has begun is told to stop.
-    async fn give_up(&self, reason: &str, recovered: &Recovered) -> Then {
-        let mut operations = restore::begun_before(recovered, self.timeout(), Timestamp::now());
-        self.stop_operations(&mut operations).await;
-        let left: Vec<String> = restore::volumes_left(recovered)
-            .into_iter()
-            .map(|(id, text)| format!("; {}: {text}", id.name))
-            .collect();
-        let more = match left.len().saturating_sub(VOLUMES_NAMED) {
-            0 => String::new(),
-            more => format!("; and {more} more volumes"),
-        };
-        let some: String = left.into_iter().take(VOLUMES_NAMED).collect();
-        let reason = format!("{reason}{some}{more}");
-        Then::Over(Box::new(failed(&self.restore, reason)))
+        self.close(&restored, attempts, store).await
     }
 
     /// Lets the engine restore, and shows how far it is meanwhile. Returns as well whether the Restore
     /// is still there.
-    async fn take(&self, request: Request, recovered: Recovered) -> (Restored, bool) {
+    async fn take(
+        &self,
+        request: Request,
+        recovered: Recovered,
+        store: BackupStore,
+    ) -> (Restored, bool) {
         let context = self.context;
         let progress = Arc::new(Progress::default());
         let options = &context.options;
@@ -110,7 +97,7 @@ impl Course<'_> {
         let run = restore::Run {
             request: Request { restore: Encoded::new(self.restore.clone()), ..request },
             cluster: Arc::new(ApiServer::new(context.client.clone(), options.client_page_size)),
-            store: self.store.clone(),
+            store,
             actions: named(self.actions()),
             snapshotters: Arc::clone(context) as _,
             witness: Arc::new(witness),
@@ -152,7 +139,7 @@ impl Course<'_> {
     }
 
     /// Tells operations to stop that nobody will wait for, and notes what came of that.
-    async fn stop_operations(&self, operations: &mut Vec<Operation>) {
+    pub(super) async fn stop_operations(&self, operations: &mut Vec<Operation>) {
         if operations.is_empty() {
             return;
         }
@@ -168,29 +155,42 @@ impl Course<'_> {
         *operations = board.operations();
     }
 
-    /// Writes the files of a restore.
-    async fn close(&self, restored: &Restored, is_last: bool) -> Result<Then, WorkError> {
+    /// Writes the files of a restore that was attempted so often.
+    async fn close(
+        &self,
+        restored: &Restored,
+        attempts: usize,
+        store: &BackupStore,
+    ) -> Result<Then, WorkError> {
         let status = finalize::status(&self.restore, restored);
         let log = self.kit.log.snapshot();
-        let write = || finalize::write(&self.store, &self.name, restored, self.of(), log.clone());
+        let write = || finalize::write(store, &self.name, restored, self.of(), log.clone());
+        let cancel = &self.kit.cancel;
+        let longest = WRITING.min(self.bounds().bucket_wait);
         let given_up = async {
             tokio::select! {
                 () = self.context.stop.cancelled() => {}
                 () = self.kit.cancel.cancelled() => {}
             }
         };
-        if let Err(error) = persistently(|| patiently(write), given_up).await {
+        let written = persistently(|| try_bucket(cancel, write), given_up, longest).await;
+        if let Err(error) = written {
+            let reason = one_line(&error);
             // The journal knows all of it but the hooks, so that it can be done again.
-            if error.is_retryable() && !is_last {
-                return Err(WorkError::Bucket(one_line(&error)));
+            if let Some(failure) = BucketFailure::of_write(&error)
+                && BucketDecision::Retry
+                    == self.outage(Stage::Items, failure, attempts, &reason).await
+            {
+                return Err(WorkError::Bucket(reason));
             }
             self.stop_operations(&mut restored.operations.clone()).await;
             // The objects are there all the same; what is missing are the log and the results.
-            let reason = format!("its log and results cannot be written: {}", one_line(&error));
-            let mut status = failed(&self.restore, reason);
+            let reason = format!("its log and results cannot be written: {reason}");
+            let mut status = self.ended(&reason);
             status.errors += i64::try_from(restored.report.errors()).unwrap_or(i64::MAX);
             return Ok(Then::Over(Box::new(status)));
         }
+        self.kit.note_bucket_back(self.context).await;
         point::pass(Point::RestoreFilesWritten);
         match &restored.fatal {
             Some(Fatal::Canceled) => return Ok(Then::Over(Box::new(canceled_status(&status)))),
@@ -210,11 +210,12 @@ impl Course<'_> {
 async fn persistently<F>(
     attempt: impl Fn() -> F,
     given_up: impl Future<Output = ()>,
+    longest: Duration,
 ) -> Result<(), bowline_store::Error>
 where
     F: Future<Output = Result<(), bowline_store::Error>>,
 {
-    let deadline = Instant::now() + WRITING;
+    let deadline = Instant::now() + longest;
     let mut given_up = std::pin::pin!(given_up);
     loop {
         let error = match attempt().await {
@@ -238,6 +239,9 @@ fn tell(restored: &Restored) {
     let (errors, warnings) = (restored.report.errors(), restored.report.warnings());
     match &restored.fatal {
         None => tracing::info!(items = restored.items, errors, warnings, "all items are through"),
+        Some(Fatal::Stopped) => {
+            tracing::info!("the server ends; the next server resumes the restore");
+        }
         Some(fatal) => {
             tracing::error!(errors, warnings, "the restore has not ended well: {}", fatal.told());
         }
@@ -269,7 +273,7 @@ mod tests {
             count.set(count.get() + 1);
             ready(answer(count.get()))
         };
-        let written = persistently(attempt, given_up).await;
+        let written = persistently(attempt, given_up, WRITING).await;
         assert!(begin.elapsed() <= WRITING, "{:?}", begin.elapsed());
         (count.get(), written.is_ok())
     }

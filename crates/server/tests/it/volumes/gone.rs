@@ -185,3 +185,80 @@ async fn a_backup_whose_files_the_bucket_refuses_to_show_can_be_canceled() {
     assert!(reason.contains("is a symbolic link"), "{reason}");
     assert_eq!(trial.snapshots_at_plugin(), Vec::<String>::new(), "the journal knows of it");
 }
+
+/// Lets the bucket refuse to say whether it has the record of the backup. Returns what does so.
+fn refuse_record(trial: &Trial) -> PathBuf {
+    let record = folder(trial).join("velero-backup.json");
+    std::os::unix::fs::symlink(trial.world.path("nowhere"), &record).unwrap();
+    record
+}
+
+/// As if the server had ended at another stage.
+async fn ended_at(trial: &Trial, phase: &str) {
+    trial.world.patch::<Backup>("b", json!({"status": {"phase": phase}})).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_whose_bucket_refuses_right_after_a_hand_over_waits_and_goes_on() {
+    for (name, at) in [("gone-items", "InProgress"), ("gone-finish", "Finalizing")] {
+        let (mut trial, _) = interrupted(name, "3000").await;
+        let record = refuse_record(&trial);
+        ended_at(&trial, at).await;
+        run(&mut trial);
+        until_tried(&trial).await;
+        assert_eq!(phase(&trial.world.api::<Backup>().get("b").await.unwrap()), at);
+        assert_eq!(trial.snapshots_at_plugin().len(), 1, "{:?}", trial.calls());
+        // It is as long as it takes, also over the next restart.
+        trial.world.end().await.unwrap();
+        assert!(!pages(&trial).await.is_empty(), "nothing else knows of the snapshot");
+        run(&mut trial);
+        until_tried(&trial).await;
+        std::fs::remove_file(&record).unwrap();
+        let backup = trial.ended("b").await;
+        assert_eq!(phase(&backup), "Completed", "{backup:?}");
+        assert_eq!(trial.snapshots_at_plugin().len(), 1, "{:?}", trial.calls());
+        until_forgotten(&trial).await;
+    }
+}
+
+fn run_impatiently(trial: &mut Trial) {
+    let bucket_wait_timeout = std::time::Duration::from_secs(1);
+    let options = bowline_server::Options { bucket_wait_timeout, ..Trial::options(&trial.world) };
+    trial.world.run(options);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_that_has_waited_long_enough_for_its_bucket_ends_and_leaves_no_snapshot() {
+    let (mut trial, _) = interrupted("gone-bound", "600000").await;
+    refuse_record(&trial);
+    ended_at(&trial, "InProgress").await;
+    run_impatiently(&mut trial);
+    let status = trial.ended("b").await.status.unwrap();
+    assert_eq!(status.phase, Some(BackupPhase::Failed), "{status:?}");
+    let reason = status.failure_reason;
+    for words in ["the bucket could not be used for", "is a symbolic link"] {
+        assert!(reason.contains(words), "no {words:?} in {reason}");
+    }
+    assert!(trial.called("cancel-snapshot") > 0, "its upload is told to stop: {:?}", trial.calls());
+    assert_eq!(trial.snapshots_at_plugin(), Vec::<String>::new(), "the journal knows of it");
+    until_forgotten(&trial).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_backup_leaves_that_ends_without_its_bucket_is_named_and_reclaimed_later() {
+    let (mut trial, _) = interrupted("gone-reclaim", "600000").await;
+    let record = refuse_record(&trial);
+    ended_at(&trial, "InProgress").await;
+    trial.world.delete::<VolumeSnapshotLocation>("snaps").await;
+    run_impatiently(&mut trial);
+    let status = trial.ended("b").await.status.unwrap();
+    let left = &trial.snapshots_at_plugin()[0];
+    assert!(status.failure_reason.contains(left), "no {left} in {}", status.failure_reason);
+    trial.world.end().await.unwrap();
+    assert!(!pages(&trial).await.is_empty(), "nothing else knows of the snapshot");
+    std::fs::remove_file(&record).unwrap();
+    trial.location("snaps", "vs-v2", json!({})).await;
+    run(&mut trial);
+    until_forgotten(&trial).await;
+    assert_eq!(trial.snapshots_at_plugin(), Vec::<String>::new(), "{:?}", trial.calls());
+}

@@ -1,0 +1,307 @@
+//! What becomes of a run whose bucket cannot be used.
+//!
+//! A bucket that is away, refuses, or whose location or Secret is missing says nothing about a run. Right
+//! after a hand-over even an answer that looks permanent often is not: the clock is not set yet, a token has
+//! not come, a Secret is just being written. So the run waits, without holding up others, until the bucket
+//! can be used, somebody cancels it, or a bound is reached. Then it ends by what its journal knows.
+//!
+//! [`decide`] is all of that; everything else here remembers since when, and how often.
+
+use std::fmt;
+use std::time::Duration;
+
+use bowline_engine::journal::{Journal as _, Record};
+use bowline_engine::phase::Stage;
+use jiff::Timestamp;
+use tokio_util::sync::CancellationToken;
+
+use super::kit::{Kit, NotNoted};
+use super::lookup::OpenError;
+use crate::options::Options;
+use crate::server::Context;
+use crate::story::one_line;
+
+/// How long a call to the bucket may still take once the run was canceled.
+const AFTER_CANCEL: Duration = Duration::from_secs(10);
+
+/// After how long without its first answer a bucket counts as one that is waited for.
+const LATE: Duration = Duration::from_secs(5);
+
+/// Why a bucket could not be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BucketFailure {
+    /// It does not answer, or not now.
+    Away,
+    /// It refuses to be read, or cannot be opened: credentials, a location or a Secret that is missing.
+    Refused,
+    /// It refuses to be written.
+    WriteRefused,
+}
+
+impl BucketFailure {
+    /// Why a location could not be opened.
+    pub(super) fn of_open(error: &OpenError) -> Self {
+        if error.is_retryable() { Self::Away } else { Self::Refused }
+    }
+
+    /// Why something could not be read; none if the bucket is not to blame.
+    pub(super) fn of_read(error: &bowline_store::Error) -> Option<Self> {
+        if error.is_retryable() {
+            return Some(Self::Away);
+        }
+        matches!(error, bowline_store::Error::Backend { .. }).then_some(Self::Refused)
+    }
+
+    /// Why something could not be written; none if the bucket is not to blame.
+    pub(super) fn of_write(error: &bowline_store::Error) -> Option<Self> {
+        match Self::of_read(error) {
+            Some(Self::Refused) => Some(Self::WriteRefused),
+            other => other,
+        }
+    }
+}
+
+/// For how long, and how often, a run is tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RunBounds {
+    /// How long a run waits for its bucket.
+    pub(super) bucket_wait: Duration,
+    /// How often each stage is attempted.
+    pub(super) attempts: usize,
+}
+
+impl RunBounds {
+    pub(super) fn of(options: &Options) -> Self {
+        Self { bucket_wait: options.bucket_wait_timeout, attempts: options.run_attempts.max(1) }
+    }
+
+    /// Whether something that has been tried since a time may be tried again.
+    pub(super) fn has_time(&self, since: Option<Timestamp>, now: Timestamp) -> bool {
+        since.is_none_or(|since| waited(since, now) < self.bucket_wait)
+    }
+}
+
+/// A run whose bucket cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct BucketOutage {
+    /// Where the run is.
+    pub(super) stage: Stage,
+    /// Whether its user does not want it any more.
+    pub(super) is_canceled: bool,
+    pub(super) failure: BucketFailure,
+    /// When the bucket was first found unusable, by whichever process.
+    pub(super) since: Timestamp,
+    /// How often the stage was attempted.
+    pub(super) attempts: usize,
+}
+
+/// What is to be done with a run whose bucket cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BucketDecision {
+    /// It waits, and asks again.
+    Retry,
+    /// It ends without its bucket.
+    End(EndReason),
+}
+
+/// Why a run ends without its bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EndReason {
+    /// Its user wants that.
+    Canceled,
+    /// It has waited for this long.
+    WaitedTooLong(Duration),
+    /// It was attempted this often.
+    TooManyAttempts(usize),
+    /// Its work is done and cannot be stored; doing it again would freeze applications again for nothing.
+    WriteRefused,
+}
+
+impl fmt::Display for EndReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Canceled => f.write_str("it was canceled while its bucket could not be used"),
+            Self::WaitedTooLong(waited) => {
+                write!(f, "the bucket could not be used for {} s", waited.as_secs())
+            }
+            Self::TooManyAttempts(count) => {
+                write!(
+                    f,
+                    "it was taken up {count} times and not brought to its end; it is not tried again"
+                )
+            }
+            Self::WriteRefused => f.write_str("the bucket refuses to be written"),
+        }
+    }
+}
+
+/// How long somebody has waited. With a clock that went back it is nothing.
+fn waited(since: Timestamp, now: Timestamp) -> Duration {
+    Duration::try_from(now.duration_since(since)).unwrap_or_default()
+}
+
+/// Decides what is to be done with a run whose bucket cannot be used.
+pub(super) fn decide(outage: &BucketOutage, bounds: RunBounds, now: Timestamp) -> BucketDecision {
+    let BucketOutage { stage, is_canceled, failure, since, attempts } = *outage;
+    let waited = waited(since, now);
+    if is_canceled {
+        BucketDecision::End(EndReason::Canceled)
+    } else if stage == Stage::Items && failure == BucketFailure::WriteRefused {
+        BucketDecision::End(EndReason::WriteRefused)
+    } else if attempts >= bounds.attempts {
+        BucketDecision::End(EndReason::TooManyAttempts(attempts))
+    } else if waited >= bounds.bucket_wait {
+        BucketDecision::End(EndReason::WaitedTooLong(waited))
+    } else {
+        BucketDecision::Retry
+    }
+}
+
+/// Waits for a call to a bucket; not for long once the run was canceled.
+pub(super) async fn unless_canceled<T>(
+    cancel: &CancellationToken,
+    call: impl Future<Output = T>,
+    given_up: impl FnOnce() -> T,
+) -> T {
+    let canceled = async {
+        cancel.cancelled().await;
+        tokio::time::sleep(AFTER_CANCEL).await;
+    };
+    tokio::select! {
+        biased;
+        outcome = call => outcome,
+        () = canceled => given_up(),
+    }
+}
+
+/// Waits for the first answer of a bucket. If that does not come soon, others need not wait for the run meanwhile.
+pub(super) async fn first_answer<T>(
+    context: &Context,
+    uid: &str,
+    call: impl Future<Output = T>,
+) -> T {
+    let late = async {
+        tokio::time::sleep(LATE).await;
+        context.runs.wait_for_bucket(uid, Timestamp::now());
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        biased;
+        outcome = call => outcome,
+        () = late => std::future::pending().await,
+    }
+}
+
+/// Tries a few times to do something with a bucket. Once the run was canceled, at most once more.
+pub(super) async fn try_bucket<T, F>(
+    cancel: &CancellationToken,
+    mut attempt: impl FnMut() -> F,
+) -> Result<T, bowline_store::Error>
+where
+    F: Future<Output = Result<T, bowline_store::Error>>,
+{
+    let mut was_canceled = false;
+    let attempt = || {
+        let is_last = was_canceled;
+        was_canceled = cancel.is_cancelled();
+        let attempt = attempt();
+        async move { attempt.await.map_err(|error| Try { error, is_last }) }
+    };
+    let given_up = || Err(Try { error: bowline_store::Error::GivenUp, is_last: true });
+    let tried = super::run::patiently_unless(attempt, |failed: &Try| failed.is_last);
+    unless_canceled(cancel, tried, given_up).await.map_err(|failed| failed.error)
+}
+
+/// A try that failed.
+#[derive(Debug)]
+struct Try {
+    error: bowline_store::Error,
+    /// Whether there is none after it.
+    is_last: bool,
+}
+
+impl fmt::Display for Try {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl std::error::Error for Try {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.error.source()
+    }
+}
+
+impl Kit<'_> {
+    /// Notes that the bucket of the run cannot be used. Returns since when, and whether that is news.
+    pub(super) async fn note_bucket_lost(&self, context: &Context) -> (Timestamp, bool) {
+        let noted = self.bucket_lost();
+        let uid = self.uid.as_str();
+        let since = noted.or(context.runs.bucket_lost(uid)).unwrap_or_else(Timestamp::now);
+        context.runs.wait_for_bucket(uid, since);
+        if noted.is_none() {
+            match self.journal.append(&Record::BucketLost { at: since }).await {
+                Ok(()) => self.set_bucket_lost(Some(since)),
+                // This process remembers it all the same.
+                Err(error) => tracing::warn!("{error}"),
+            }
+        }
+        (since, noted.is_none())
+    }
+
+    /// Notes that the bucket of the run can be used, if it could not.
+    pub(super) async fn note_bucket_back(&self, context: &Context) {
+        context.runs.stop_waiting(self.uid.as_str());
+        if self.bucket_lost().is_none() {
+            return;
+        }
+        match self.journal.append(&Record::BucketBack { at: Timestamp::now() }).await {
+            Ok(()) => {
+                tracing::info!("the bucket can be used again");
+                self.set_bucket_lost(None);
+            }
+            Err(error) => tracing::warn!("{error}"),
+        }
+    }
+
+    /// Notes that this process has resumed the run at a stage behind the items: once, however often it
+    /// then has to ask its bucket again.
+    pub(super) async fn note_stage_attempt(
+        &self,
+        context: &Context,
+        stage: Stage,
+    ) -> Result<(), NotNoted> {
+        if !context.runs.attempts(self.uid.as_str(), stage) {
+            return Ok(());
+        }
+        let record = Record::StageAttempt { stage, at: Timestamp::now() };
+        let noted = self.journal.append(&record).await;
+        noted.map_err(|error| NotNoted::of(&error))
+    }
+
+    /// Notes that the attempt at a stage behind the items has ended in good order, since all it lacks is its
+    /// bucket.
+    pub(super) async fn leave_stage_attempt(&self, context: &Context, stage: Stage) {
+        if context.runs.leaves(self.uid.as_str(), stage)
+            && let Err(error) = self.journal.append(&Record::Left { at: Timestamp::now() }).await
+        {
+            tracing::warn!("{error}; this attempt counts as one that failed");
+        }
+    }
+
+    /// Keeps the journal of a run that ends at a stage without its bucket, and of which something is left
+    /// that nobody else knows of.
+    pub(super) async fn abandon(&self, stage: Stage) {
+        self.keep_journal();
+        let record = Record::Abandoned { stage, at: Timestamp::now() };
+        if let Err(error) = self.journal.append(&record).await {
+            tracing::error!(
+                "{}; what is left of the run is deleted only when its object is deleted",
+                one_line(&error)
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

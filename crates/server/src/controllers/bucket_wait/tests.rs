@@ -1,0 +1,128 @@
+use std::cell::Cell;
+use std::future::{pending, ready};
+
+use bowline_plugin::Code;
+use bowline_store::{Error, decode};
+
+use super::*;
+use BucketFailure::{Away, Refused, WriteRefused};
+
+const BOUNDS: RunBounds = RunBounds { bucket_wait: Duration::from_secs(60), attempts: 4 };
+
+fn decided(
+    stage: Stage,
+    failure: BucketFailure,
+    waited: i64,
+    attempts: usize,
+    is_canceled: bool,
+) -> BucketDecision {
+    let since = Timestamp::from_second(1000).unwrap();
+    let now = Timestamp::from_second(1000 + waited).unwrap();
+    decide(&BucketOutage { stage, is_canceled, failure, since, attempts }, BOUNDS, now)
+}
+
+#[test]
+fn a_run_waits_for_its_bucket_until_it_is_canceled_or_a_bound_is_reached() {
+    use BucketDecision::{End, Retry};
+    let too_long = |seconds| End(EndReason::WaitedTooLong(Duration::from_secs(seconds)));
+    let too_often = End(EndReason::TooManyAttempts(4));
+    let canceled = End(EndReason::Canceled);
+    for stage in [Stage::Items, Stage::Waiting, Stage::Finalizing] {
+        for failure in [Away, Refused] {
+            for (waited, attempts, is_canceled, expected) in [
+                (0, 0, false, Retry),
+                (59, 0, false, Retry),
+                (59, 3, false, Retry),
+                (60, 0, false, too_long(60)),
+                (99, 3, false, too_long(99)),
+                (0, 4, false, too_often),
+                (99, 4, false, too_often),
+                (0, 0, true, canceled),
+                (99, 4, true, canceled),
+                // The clock was set back.
+                (-500, 0, false, Retry),
+            ] {
+                let decision = decided(stage, failure, waited, attempts, is_canceled);
+                assert_eq!(decision, expected, "{stage:?} {failure:?} {waited} {attempts}");
+            }
+        }
+    }
+}
+
+#[test]
+fn only_a_run_that_would_freeze_applications_again_ends_at_once_if_it_cannot_be_stored() {
+    use BucketDecision::{End, Retry};
+    let write = |stage, waited| decided(stage, WriteRefused, waited, 1, false);
+    assert_eq!(write(Stage::Items, 0), End(EndReason::WriteRefused));
+    for stage in [Stage::Waiting, Stage::Finalizing] {
+        assert_eq!(write(stage, 0), Retry, "{stage:?}");
+        let too_long = EndReason::WaitedTooLong(Duration::from_secs(60));
+        assert_eq!(write(stage, 60), End(too_long), "{stage:?}");
+    }
+    let canceled = decided(Stage::Items, WriteRefused, 0, 1, true);
+    assert_eq!(canceled, End(EndReason::Canceled));
+}
+
+fn refused(code: Code) -> Error {
+    let source = bowline_plugin::Error::new(code, "no");
+    Error::Backend { action: "read", key: "backups/b/b-logs.gz".to_owned(), source }
+}
+
+#[test]
+fn the_bucket_is_not_blamed_for_what_a_file_holds() {
+    let unreadable = |source| Error::Unreadable { key: "backups/b/x".to_owned(), source };
+    let json = || decode::Error::Json(serde_json::from_str::<u8>("[").unwrap_err());
+    for (error, read, write) in [
+        (refused(Code::Unavailable), Some(Away), Some(Away)),
+        (refused(Code::Unknown), Some(Away), Some(Away)),
+        (refused(Code::PermissionDenied), Some(Refused), Some(WriteRefused)),
+        (refused(Code::Unauthenticated), Some(Refused), Some(WriteRefused)),
+        (refused(Code::FailedPrecondition), Some(Refused), Some(WriteRefused)),
+        (Error::GivenUp, Some(Away), Some(Away)),
+        (unreadable(json()), None, None),
+        (unreadable(decode::Error::TooLarge(1)), None, None),
+    ] {
+        assert_eq!(BucketFailure::of_read(&error), read, "{error}");
+        assert_eq!(BucketFailure::of_write(&error), write, "{error}");
+    }
+}
+
+#[test]
+fn why_a_run_ended_is_told_with_numbers() {
+    let waited = EndReason::WaitedTooLong(Duration::from_mins(2)).to_string();
+    assert_eq!(waited, "the bucket could not be used for 120 s");
+    assert!(EndReason::TooManyAttempts(4).to_string().contains("4 times"));
+}
+
+/// How often something was tried until it was given up.
+async fn tries(cancel: &CancellationToken, cancel_after: usize) -> usize {
+    let count = Cell::new(0);
+    let attempt = || {
+        count.set(count.get() + 1);
+        if count.get() == cancel_after {
+            cancel.cancel();
+        }
+        ready(Err::<(), _>(refused(Code::Unavailable)))
+    };
+    try_bucket(cancel, attempt).await.unwrap_err();
+    count.get()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bucket_is_not_asked_again_and_again_for_a_run_that_was_canceled() {
+    assert_eq!(tries(&CancellationToken::new(), usize::MAX).await, 6);
+    let canceled = CancellationToken::new();
+    canceled.cancel();
+    assert_eq!(tries(&canceled, usize::MAX).await, 2);
+    assert_eq!(tries(&CancellationToken::new(), 2).await, 4, "the one under way, and two more");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bucket_that_hangs_does_not_hold_a_run_that_was_canceled() {
+    let cancel = CancellationToken::new();
+    cancel.cancel();
+    let begin = tokio::time::Instant::now();
+    let outcome = try_bucket(&cancel, pending::<Result<(), Error>>).await;
+    assert!(matches!(outcome, Err(Error::GivenUp)), "{outcome:?}");
+    assert_eq!(begin.elapsed(), AFTER_CANCEL);
+}
