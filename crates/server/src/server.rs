@@ -11,7 +11,6 @@ use bowline_store::backend::{BuiltIn, filesystem, s3};
 use bowline_store::download::SigningKey;
 use kube::core::NamespaceResourceScope;
 use kube::{Api, Client, Resource};
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::controllers::{

@@ -127,6 +127,11 @@ pub(super) struct Answer {
 }
 
 impl Answer {
+    /// An error in S3's format that was read here.
+    pub(super) fn of_s3(code: String, text: String) -> Self {
+        Self { status: None, code: Some(code), is_of_metadata_service: false, text }
+    }
+
     /// An answer that was read here.
     pub(super) fn read(status: u16, content: &[u8]) -> Self {
         let content = String::from_utf8_lossy(content);

@@ -131,7 +131,7 @@ impl RawBucket {
             None => Ok(()),
             Some(failed) if failed.code == "NoSuchKey" => Ok(()),
             Some(failed) => {
-                let answer = Answer { status: None, code: Some(failed.code), text: failed.message };
+                let answer = Answer::of_s3(failed.code, failed.message);
                 Err(explain_answer(&self.name, answer))
             }
         }
