@@ -59,14 +59,13 @@ impl Gate {
     ) -> Result<T> {
         self.0.check()?;
         let given_up = || Error::new(Code::Internal, "the access to the file system was given up");
-        let room = match Arc::clone(&self.0.room).try_acquire_owned() {
-            Ok(room) => room,
-            Err(_) => {
-                let room = Arc::clone(&self.0.room).acquire_owned();
-                match tokio::time::timeout(self.0.patience, room).await {
-                    Ok(room) => room.map_err(|_| given_up())?,
-                    Err(_) => return Err(Calls::hangs(self.0.patience)),
-                }
+        let room = if let Ok(room) = Arc::clone(&self.0.room).try_acquire_owned() {
+            room
+        } else {
+            let room = Arc::clone(&self.0.room).acquire_owned();
+            match tokio::time::timeout(self.0.patience, room).await {
+                Ok(room) => room.map_err(|_| given_up())?,
+                Err(_) => return Err(Calls::hangs(self.0.patience)),
             }
         };
         self.0.check()?;

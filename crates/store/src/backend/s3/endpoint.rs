@@ -152,18 +152,15 @@ pub(super) fn of_bucket(
 ) -> BucketAddress {
     let bucket = &settings.bucket;
     let (domain, _) = domains(region);
-    let (scheme, host, rest) = match service {
-        Some(url) => {
-            let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
-            let path = url.path().trim_end_matches('/');
-            let host = url.host_str().unwrap_or_default().to_owned();
-            (url.scheme(), host, format!("{port}{path}"))
-        }
-        None => {
-            let service = if variant.fips { "s3-fips" } else { "s3" };
-            let stack = if variant.dual_stack { ".dualstack" } else { "" };
-            ("https", format!("{service}{stack}.{region}.{domain}"), String::new())
-        }
+    let (scheme, host, rest) = if let Some(url) = service {
+        let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
+        let path = url.path().trim_end_matches('/');
+        let host = url.host_str().unwrap_or_default().to_owned();
+        (url.scheme(), host, format!("{port}{path}"))
+    } else {
+        let service = if variant.fips { "s3-fips" } else { "s3" };
+        let stack = if variant.dual_stack { ".dualstack" } else { "" };
+        ("https", format!("{service}{stack}.{region}.{domain}"), String::new())
     };
     let is_number = host.starts_with('[') || host.parse::<Ipv4Addr>().is_ok();
     let is_label = bucket.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-'));

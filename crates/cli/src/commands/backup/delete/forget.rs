@@ -126,9 +126,15 @@ async fn contents(installation: &Installation, selector: &str) -> anyhow::Result
     let resource = ApiResource::from_gvk_with_plural(&kind, "volumesnapshotcontents");
     let api: Api<DynamicObject> = Api::all_with(installation.client(), &resource);
     let params = ListParams::default().labels(selector).limit(LISTED);
-    let listed = match api.list(&params).await {
-        Ok(listed) => listed,
-        Err(error) if is_not_found(&error) || is_unknown_kind(&error) => return Ok(Vec::new()),
+    let listing = async {
+        match api.list(&params).await {
+            Err(error) if is_not_found(&error) || is_unknown_kind(&error) => Ok(None),
+            listed => listed.map(Some),
+        }
+    };
+    let listed = match installation.ask("list VolumeSnapshotContents", listing).await {
+        Ok(Some(listed)) => listed.items,
+        Ok(None) => return Ok(Vec::new()),
         // Not everybody may list them.
         Err(_) => {
             return Ok(vec!["CSI snapshots: VolumeSnapshotContents cannot be listed".to_owned()]);
@@ -172,11 +178,14 @@ where
     params.label_selector = selector.map(str::to_owned);
     let mut found = Vec::new();
     loop {
-        let page = match api.list(&params).await {
-            Ok(page) => page,
-            Err(error) if is_not_found(&error) || is_unknown_kind(&error) => return Ok(found),
-            Err(error) => return Err(installation.explain("list what the backup leaves", error)),
+        let listing = async {
+            match api.list(&params).await {
+                Err(error) if is_not_found(&error) || is_unknown_kind(&error) => Ok(None),
+                listed => listed.map(Some),
+            }
         };
+        let listed = installation.ask("list what the backup leaves behind", listing).await?;
+        let Some(page) = listed else { return Ok(found) };
         found.extend(page.items);
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params = params.continue_token(&token),
