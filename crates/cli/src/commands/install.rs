@@ -51,7 +51,8 @@ const LARGEST_SECRET: u64 = 1 << 20;
 /// changed the cluster is asked whether all of it would be taken.
 ///
 /// The server gets no more rights than it needs. With `--profile=backup-only` it reads everything and
-/// writes only in its own namespace, apart from snapshots of volumes and hooks in pods. Restores need
+/// writes only in its own namespace, apart from snapshots of volumes and hooks in pods. That, too, is enough to
+/// become an administrator: it reads all Secrets and may execute commands in every pod. Restores need
 /// `--profile=full`; as they bring back roles and bindings of any kind, that amounts to the rights of
 /// an administrator.
 #[derive(Debug, clap::Args)]

@@ -13,6 +13,7 @@ mod backup_location;
 mod bad_input;
 mod bowline;
 mod client;
+mod closed_memory;
 mod cluster;
 mod completion;
 mod debug;

@@ -83,7 +83,7 @@ impl Contents {
     /// Reads what was encrypted. Errors never quote it.
     pub(super) fn decode(text: &[u8]) -> anyhow::Result<Self> {
         let Ok(list) = serde_json::from_slice::<List>(text) else {
-            bail!("the content is not a list of objects");
+            bail!("not a recovery file: no list of objects is in it");
         };
         let Some(about) = list.bowline_recovery.filter(|_| list.kind == "List") else {
             bail!("the content is not that of a recovery file");
@@ -253,7 +253,7 @@ mod tests {
             json!([{"apiVersion": "v1", "kind": "Secret", "data": {"a": "hunter2 is no base64"}}]);
         let newer = String::from_utf8(list(&json!([]))).unwrap().replace(":1,", ":2,");
         for (text, expected) in [
-            (b"hunter2".to_vec(), "not a list of objects"),
+            (b"hunter2".to_vec(), "no list of objects"),
             (b"{\"apiVersion\":\"v1\",\"kind\":\"List\",\"items\":[]}".to_vec(), "recovery file"),
             (list(&pod), "only Secrets and locations"),
             (list(&broken), "cannot be read"),

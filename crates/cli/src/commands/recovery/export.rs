@@ -15,9 +15,8 @@ use crate::output;
 
 /// Write the credentials and locations of an installation into one encrypted file
 ///
-/// The file has the Secrets that backup and snapshot locations name, the server's own credentials
-/// (`cloud-credentials`), the password of Velero's repositories (`velero-repo-credentials`), and the locations. It is
-/// encrypted with a passphrase, or to age recipients. Repeat the export when a credential changes: `bowline install`
+/// The file has the Secrets that backup and snapshot locations name, the Secrets `cloud-credentials`,
+/// `velero-repo-credentials` and `local-volume` if they exist, and the locations. It is encrypted with a passphrase, or to age recipients. Repeat the export when a credential changes: `bowline install`
 /// reminds you. Exits with 1 if the file was written and something that a location names is missing in it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {

@@ -14,8 +14,9 @@ use crate::commands::install::CREDENTIALS_SECRET;
 use crate::installation::{Installation, is_not_found};
 use crate::listing;
 
-/// The password of Velero's repositories.
-const REPOSITORY_SECRET: &str = "velero-repo-credentials";
+/// What backups leave out by its name, though no location may name it: the credentials of the server, the password of
+/// Velero's repositories, and that of the plugin for local volumes as its page calls it.
+const WELL_KNOWN: [&str; 3] = [CREDENTIALS_SECRET, "velero-repo-credentials", "local-volume"];
 /// Settings of locations that name files of the server's pod, which nobody can export from here.
 const FILE_SETTINGS: [&str; 2] = ["passwordFile", "credentialsFile"];
 
@@ -36,8 +37,7 @@ pub(super) async fn gather(installation: &Installation) -> anyhow::Result<Found>
     backups.sort_by_key(ResourceExt::name_any);
     snapshots.sort_by_key(ResourceExt::name_any);
     let named = named_secrets(&backups, &snapshots);
-    let servers = [CREDENTIALS_SECRET, REPOSITORY_SECRET].map(str::to_owned);
-    let names: BTreeSet<&String> = named.keys().chain(&servers).collect();
+    let names: BTreeSet<&str> = named.keys().map(String::as_str).chain(WELL_KNOWN).collect();
     let (mut secrets, mut gaps) = (Vec::new(), outside(&backups, &snapshots));
     for name in names {
         match (find_secret(installation, name).await?, named.get(name)) {
