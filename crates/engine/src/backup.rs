@@ -24,6 +24,7 @@ pub mod archive;
 mod block;
 mod collect;
 mod context;
+mod credentials;
 pub mod csi;
 mod definitions;
 mod discover;
@@ -277,6 +278,7 @@ async fn collect_all(context: &Arc<Context>, archive: &Archive) -> Result<(), Fa
     let sink = Sink::archive(archive);
     namespaces::store(context, namespaces, &sink).await;
     definitions::store(context, &sink).await;
+    credentials::tell(context);
     check_end(context)?;
     // Another cluster may have stored one of the same name meanwhile. What is left of that race is the
     // moment until the archive is there; the commit record cannot be taken over.

@@ -19,7 +19,7 @@ use tracing::Instrument as _;
 use super::filter::{Scope, Verdict};
 use super::item::{self, How, Sink};
 use super::spool::{Place, Spool};
-use super::{Context, archive::Archive};
+use super::{Context, archive::Archive, credentials};
 use crate::cluster::{self, Query};
 use crate::item::Object;
 use crate::report::About;
@@ -281,8 +281,7 @@ async fn receive(
         item::visit(context, object, How { budget, ..How::default() }, sink).await;
         return;
     }
-    let Object { resource, namespace, name, labels, .. } = &object;
-    if let Verdict::Skip(reason) = context.filter.item(resource, namespace, name, labels) {
+    if let Verdict::Skip(reason) = credentials::verdict(context, &object, false) {
         tracing::debug!(item = %object.id(), "left out: {reason}");
         return;
     }

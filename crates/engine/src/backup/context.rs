@@ -22,7 +22,9 @@ use super::request::Request;
 use super::seen::Seen;
 use super::spool::Spool;
 use super::volume::{Snapshotted, Volumes, Wishes};
-use super::{Fatal, Options, Progress, Recovery, Run, collect, csi, discover, snapshot};
+use super::{
+    Fatal, Options, Progress, Recovery, Run, collect, credentials, csi, discover, snapshot,
+};
 use crate::action::{self, BuiltIn};
 use crate::cluster::Cluster;
 use crate::item::Object;
@@ -39,6 +41,7 @@ pub(super) struct Context {
     pub(super) store: BackupStore,
     pub(super) resources: Arc<Resources>,
     pub(super) filter: Filter,
+    pub(super) credentials: credentials::LeftOut,
     pub(super) hooks: Hooks,
     pub(super) hook_tally: Tally,
     pub(super) backup_item_actions: Vec<Action<dyn BackupItemAction>>,
@@ -226,6 +229,7 @@ pub(super) async fn assemble(
         store,
         resources,
         filter,
+        credentials: credentials::LeftOut::default(),
         hooks,
         hook_tally: Tally::default(),
         backup_item_actions,

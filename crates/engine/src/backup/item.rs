@@ -19,7 +19,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::archive::Entry;
 use super::filter::Verdict;
-use super::{Context, csi, note, snapshot};
+use super::{Context, credentials, csi, note, snapshot};
 use crate::item::Object;
 use act::{Acted, act};
 pub(super) use sink::Sink;
@@ -152,11 +152,7 @@ fn why_not(context: &Context, object: &Object, is_wanted: bool) -> Option<String
     if object.is_being_deleted {
         return Some("it is being deleted".to_owned());
     }
-    if is_wanted {
-        return None;
-    }
-    let Object { resource, namespace, name, labels, .. } = object;
-    match context.filter.item(resource, namespace, name, labels) {
+    match credentials::verdict(context, object, is_wanted) {
         Verdict::Include => None,
         Verdict::Skip(reason) => Some(reason.to_string()),
     }
