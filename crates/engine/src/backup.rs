@@ -36,6 +36,7 @@ mod item;
 mod look;
 mod namespaces;
 mod note;
+mod outside;
 pub mod policy;
 pub mod replace;
 pub mod request;

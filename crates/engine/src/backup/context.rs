@@ -25,7 +25,7 @@ use super::volume::{Snapshotted, Volumes, Wishes};
 use super::{
     Fatal, Options, Progress, Recovery, Run, collect, credentials, csi, discover, snapshot,
 };
-use crate::action::{self, BuiltIn};
+use crate::action::{self, BuiltIn, Mounts};
 use crate::cluster::Cluster;
 use crate::item::Object;
 use crate::journal::Journal;
@@ -56,6 +56,7 @@ pub(super) struct Context {
     pub(super) namespaces: Namespaces,
     pub(super) inventory: Inventory,
     pub(super) volumes: Volumes,
+    pub(super) mounts: Arc<Mounts>,
     pub(super) snapshots: snapshot::Locations,
     pub(super) csi: csi::Csi,
     pub(super) operations: Mutex<Vec<Operation>>,
@@ -202,7 +203,7 @@ pub(super) async fn assemble(
         filter::Scope::Only(namespaces) => namespaces,
     };
     let key = &request.volume_group_label_key;
-    let BuiltIn { backup_item_actions: mut named, item_block_actions: mut named_block } =
+    let BuiltIn { backup_item_actions: mut named, item_block_actions: mut named_block, mounts } =
         action::built_in(&cluster, &resources, only, key);
     let csi = csi::Csi::default();
     named.extend(csi::built_in(&csi.taken));
@@ -241,6 +242,7 @@ pub(super) async fn assemble(
         namespaces: Namespaces::default(),
         inventory: Inventory::default(),
         volumes: Volumes::default(),
+        mounts,
         snapshots,
         csi,
         operations: Mutex::default(),

@@ -26,9 +26,9 @@ use k8s_openapi::api::core::v1::PersistentVolume;
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
-use super::Context;
 use super::item::Sink;
 use super::volume::{Snapshotted, Volumes};
+use super::{Context, outside};
 use crate::item::Object;
 use crate::journal::{Intent, SnapshotIntent};
 use crate::operation::{Kind, OfVolume, Operation, State};
@@ -129,7 +129,11 @@ pub(super) async fn prepare<'a>(
     if found.is_empty() {
         return Vec::new();
     }
-    let wanted = seen.to_snapshot(&context.wishes());
+    let wishes = context.wishes();
+    if !seen.to_snapshot(&wishes).is_empty() {
+        outside::note(context, &seen).await;
+    }
+    let wanted = seen.to_snapshot(&wishes);
     let volumes = wanted.into_iter().filter_map(|name| found.remove_entry(&*name));
     let planned = volumes.map(|(volume, item)| async move {
         let plan = plan(context, &volume, &item).await.unwrap_or_else(Plan::Failed);
