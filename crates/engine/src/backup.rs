@@ -38,6 +38,7 @@ mod namespaces;
 mod note;
 mod outside;
 pub mod policy;
+mod progress;
 pub mod replace;
 pub mod request;
 mod seen;
@@ -50,7 +51,6 @@ pub mod volume;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use bowline_plugin::{BackupItemAction, ItemBlockAction};
 use bowline_store::BackupStore;
@@ -72,6 +72,7 @@ use context::{Context, assemble, prepare};
 pub use inventory::Inventory;
 use item::Sink;
 use look::Name;
+pub use progress::Progress;
 use request::Request;
 pub use taken::Taken;
 use taken::{begun_before, begun_by_csi_before, end, own, taken_before};
@@ -127,33 +128,6 @@ pub struct Options {
     pub block_workers: usize,
     /// A folder for files without a name.
     pub scratch: PathBuf,
-}
-
-/// How far a run is.
-#[derive(Debug, Default)]
-pub struct Progress {
-    found: AtomicU64,
-    done: AtomicU64,
-}
-
-impl Progress {
-    /// How many items have been found so far.
-    pub fn total(&self) -> u64 {
-        self.found.load(Ordering::Relaxed)
-    }
-
-    /// How many of them are through.
-    pub fn backed_up(&self) -> u64 {
-        self.done.load(Ordering::Relaxed)
-    }
-
-    fn found(&self) {
-        self.found.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn done(&self) {
-        self.done.fetch_add(1, Ordering::Relaxed);
-    }
 }
 
 /// Why a run could not go on.
@@ -261,6 +235,7 @@ async fn collect_all(context: &Arc<Context>, archive: &Archive) -> Result<(), Fa
     note::replay(context, &context.recovery, archive).await;
     let namespaces = namespaces::list(context).await?;
     let listings = collect::plan(context, namespaces.len());
+    context.progress.plan_lists(listings.len());
     let of = |turn| listings.iter().filter(|listing| listing.turn == turn).cloned().collect();
     let connections = Arc::new(Semaphore::new(context.options.connections));
     let blocks = async {

@@ -140,7 +140,7 @@ pub(super) async fn work(context: &Context, object: Object, how: How, sink: &Sin
 
 /// Notes what is to be known of every item, whatever becomes of it.
 pub(super) fn meet(context: &Context, object: &Object) {
-    context.progress.found();
+    context.progress.find();
     if object.resource.is_namespaced {
         context.namespaces.touch(&object.namespace);
     }

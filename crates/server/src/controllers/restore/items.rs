@@ -132,7 +132,8 @@ impl Course<'_> {
             stop: context.stop.child_token(),
             cancel: self.kit.cancel.clone(),
         };
-        let items = || Items { done: progress.restored(), total: progress.total() };
+        let items =
+            || Items { done: progress.restored(), total: progress.total(), is_total_known: true };
         let shown = show_progress(context, self.api, &self.restore, "itemsRestored", items);
         until_over(Box::pin(restore::run(run, Timestamp::now())), shown, &self.kit.cancel).await
     }
