@@ -536,9 +536,15 @@ fn plans(context: &Context, block: &[Object]) -> (Vec<(Object, Plan)>, Vec<Resou
         if !pod.resource.is_core("pods") || pod.is_being_deleted || context.seen.contains(&id) {
             continue;
         }
-        match context.hooks.plan(pod) {
-            Ok(plan) if plan.is_empty() => {}
-            Ok(plan) => plans.push((pod.clone(), plan)),
+        match context.hooks.plan_and_warn(pod) {
+            Ok((plan, warnings)) => {
+                for warning in warnings {
+                    context.report.warning(&id, warning);
+                }
+                if !plan.is_empty() {
+                    plans.push((pod.clone(), plan));
+                }
+            }
             Err(error) => {
                 context.report.error(&id, format!("{error}; the pod is not backed up"));
                 unreadable.push(id);
