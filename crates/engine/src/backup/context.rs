@@ -49,7 +49,7 @@ pub(super) struct Context {
     pub(super) built_in_item_actions: usize,
     pub(super) item_block_actions: Vec<Action<dyn ItemBlockAction>>,
     /// How many of them are built in; they come first.
-    built_in_block_actions: usize,
+    pub(super) built_in_block_actions: usize,
     /// Whoever holds it shows an item to an action for the second time.
     pub(super) second_try: tokio::sync::Mutex<()>,
     pub(super) seen: Seen,
