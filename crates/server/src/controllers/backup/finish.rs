@@ -19,7 +19,7 @@ use super::commit::{Conclusion, Recorded, commit};
 use super::csi::without_failed;
 use super::volumes::Resources;
 use super::wait::{Contents, Recalled, bucket};
-use super::{Course, Then, WorkError, canceled_status, failed, recover};
+use super::{Course, Then, WorkError, canceled_reason, canceled_with_results, failed, recover};
 use crate::controllers::run::patiently;
 use crate::story::one_line;
 
@@ -58,6 +58,9 @@ impl Course<'_> {
         // From here on it is settled whether it was cancelled.
         let is_canceled = self.kit.cancel.is_cancelled();
         self.settle_volumes(&store, &operations, own, is_canceled, &report).await?;
+        if is_canceled {
+            report.error(About::Run, canceled_reason());
+        }
         let mut status = self.status();
         if let Err(error) = self.add_results(&store, &report, &mut status).await {
             if error.is_retryable() {
@@ -69,7 +72,7 @@ impl Course<'_> {
         }
         point::pass(Point::ResultsWritten);
         self.write_log(&store).await?;
-        let status = if is_canceled { canceled_status(&status) } else { status };
+        let status = if is_canceled { canceled_with_results(&status) } else { status };
         let Conclusion { mut status, recorded } = commit(&store, &self.backup, &status).await?;
         match recorded {
             Recorded::Yes => self.release_csi(&store).await?,
