@@ -126,6 +126,8 @@ pub const CANCEL: &str = "bowline.io/cancel";
 /// Whether snapshots are uploaded, on a Backup or VolumeSnapshotLocation; see
 /// [`SnapshotType`](crate::snapshot_type::SnapshotType).
 pub const SNAPSHOT_TYPE: &str = "bowline.io/snapshot-type";
+/// `"true"` on a Backup that is to hold the server's own credentials as well.
+pub const INCLUDE_CREDENTIALS: &str = "bowline.io/include-credentials";
 /// Tag on a snapshot: the request that it answers, so that asking twice makes one.
 pub const REQUEST_ID: &str = "bowline.io/request-id";
 /// On a Backup that was taken in from a bucket: the uid in its record there, which is that of the Backup that

@@ -23,6 +23,7 @@
 mod claim;
 mod claim_block;
 mod lazy;
+mod mounts;
 mod pod;
 mod service_account;
 #[cfg(test)]
@@ -38,6 +39,7 @@ use futures::StreamExt as _;
 use crate::cluster::{self, Cluster, Query};
 use crate::item::Object;
 use crate::resource::{GroupResource, Resource, Resources};
+pub(crate) use mounts::Mounts;
 
 /// An action and its name.
 pub struct Named<T: ?Sized> {
@@ -73,6 +75,8 @@ pub struct BuiltIn {
     pub backup_item_actions: Vec<Named<dyn BackupItemAction>>,
     /// Those that say what belongs together.
     pub item_block_actions: Vec<Named<dyn ItemBlockAction>>,
+    /// The pods that mount claims, as these know them.
+    pub(crate) mounts: Arc<Mounts>,
 }
 
 /// The actions of one run. `namespaces` are those that it is limited to; none means that it is not.
@@ -83,7 +87,9 @@ pub fn built_in(
     volume_group_label_key: &str,
 ) -> BuiltIn {
     let reader = Reader::new(cluster, resources);
-    let claims = claim_block::ClaimBlock::new(reader.clone(), namespaces, volume_group_label_key);
+    let mounts = Arc::new(Mounts::new(reader.clone(), namespaces));
+    let (of_claims, label) = (Arc::clone(&mounts), volume_group_label_key);
+    let claims = claim_block::ClaimBlock::new(reader.clone(), of_claims, label);
     let service_account = Arc::new(service_account::ServiceAccount::new(reader));
     BuiltIn {
         backup_item_actions: named([
@@ -96,6 +102,7 @@ pub fn built_in(
             ("velero.io/pvc", Arc::new(claims)),
             ("velero.io/service-account", service_account),
         ]),
+        mounts,
     }
 }
 

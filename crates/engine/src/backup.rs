@@ -24,6 +24,7 @@ pub mod archive;
 mod block;
 mod collect;
 mod context;
+mod credentials;
 pub mod csi;
 mod definitions;
 mod discover;
@@ -35,7 +36,9 @@ mod item;
 mod look;
 mod namespaces;
 mod note;
+mod outside;
 pub mod policy;
+mod progress;
 pub mod replace;
 pub mod request;
 mod seen;
@@ -49,7 +52,6 @@ pub mod volume;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bowline_plugin::{BackupItemAction, ItemBlockAction};
@@ -71,6 +73,7 @@ use context::{Context, assemble, prepare};
 pub use inventory::Inventory;
 use item::Sink;
 use look::Name;
+pub use progress::Progress;
 use request::Request;
 pub use snapshot::SnapshotProgress;
 pub use taken::Taken;
@@ -132,35 +135,6 @@ pub struct Options {
     pub scratch: PathBuf,
     /// How long a plugin may take to take a snapshot while pods are frozen; none is no limit of its own.
     pub freeze_timeout: Option<Duration>,
-}
-
-/// How far a run is.
-#[derive(Debug, Default)]
-pub struct Progress {
-    found: AtomicU64,
-    done: AtomicU64,
-    /// The snapshots that plugins were asked for.
-    pub snapshots: SnapshotProgress,
-}
-
-impl Progress {
-    /// How many items have been found so far.
-    pub fn total(&self) -> u64 {
-        self.found.load(Ordering::Relaxed)
-    }
-
-    /// How many of them are through.
-    pub fn backed_up(&self) -> u64 {
-        self.done.load(Ordering::Relaxed)
-    }
-
-    fn found(&self) {
-        self.found.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn done(&self) {
-        self.done.fetch_add(1, Ordering::Relaxed);
-    }
 }
 
 /// Why a run could not go on.
@@ -281,6 +255,7 @@ async fn collect_all(context: &Arc<Context>, archive: &Archive) -> Result<(), Fa
     note::replay(context, &context.recovery, archive).await;
     let namespaces = namespaces::list(context).await?;
     let listings = collect::plan(context, namespaces.len());
+    context.progress.plan_lists(listings.len());
     let of = |turn| listings.iter().filter(|listing| listing.turn == turn).cloned().collect();
     let connections = Arc::new(Semaphore::new(context.options.connections));
     let blocks = async {
@@ -299,6 +274,7 @@ async fn collect_all(context: &Arc<Context>, archive: &Archive) -> Result<(), Fa
     let sink = Sink::archive(archive);
     namespaces::store(context, namespaces, &sink).await;
     definitions::store(context, &sink).await;
+    credentials::tell(context);
     check_end(context)?;
     // Another cluster may have stored one of the same name meanwhile. What is left of that race is the
     // moment until the archive is there; the commit record cannot be taken over.

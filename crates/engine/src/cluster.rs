@@ -31,6 +31,18 @@ pub trait Cluster: Send + Sync {
     /// [`Error::Object`], which is about one object.
     fn list(&self, resource: &Arc<Resource>, query: Query) -> BoxStream<'static, Result<Object>>;
 
+    /// The same, and says whenever a page begins how many objects are to come, with those of the page. Not all
+    /// API servers know, and none does where labels or fields select.
+    fn list_announced(
+        &self,
+        resource: &Arc<Resource>,
+        query: Query,
+        announce: Announce,
+    ) -> BoxStream<'static, Result<Object>> {
+        drop(announce);
+        self.list(resource, query)
+    }
+
     /// One object; none if it is not there.
     async fn get(
         &self,
@@ -76,6 +88,9 @@ pub trait Cluster: Send + Sync {
     /// [is out of reach](Error::is_out_of_reach) means that it may not have been started.
     async fn exec(&self, exec: &Exec) -> Result<Executed>;
 }
+
+/// Hears how many objects of a list are to come.
+pub type Announce = Box<dyn Fn(u64) + Send + Sync>;
 
 /// What somebody hears who follows objects.
 #[derive(Clone, Debug)]

@@ -82,7 +82,7 @@ impl Object {
             return Err(InvalidObject::NoName);
         }
         for text in [&name, &namespace] {
-            if text.contains(['/', '\0', '\n']) || matches!(&**text, "." | "..") {
+            if !text.is_empty() && !is_name(text) {
                 return Err(InvalidObject::Name(text.clone().into_owned()));
             }
         }
@@ -112,6 +112,11 @@ impl Object {
             name: self.name.clone(),
         }
     }
+}
+
+/// Whether a text can be the name of an object or of a namespace: one part of a path.
+pub(crate) fn is_name(text: &str) -> bool {
+    !text.is_empty() && !text.contains(['/', '\0', '\n']) && !matches!(text, "." | "..")
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! What must be backed up together with a claim.
 
-use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bowline_api::Backup;
@@ -10,7 +10,7 @@ use bowline_plugin::{
 
 use super::claim::{Claim, Metadata};
 use super::lazy::Lazies;
-use super::pod::Pod;
+use super::mounts::Mounts;
 use super::{Reader, id};
 use crate::cluster::Query;
 
@@ -18,62 +18,22 @@ use crate::cluster::Query;
 /// claims of its volume group.
 pub(super) struct ClaimBlock {
     reader: Reader,
-    /// The namespaces that the run is limited to. Then pods are listed in each of them that has
-    /// claims, else in all at once.
-    only: HashSet<String>,
+    mounts: Arc<Mounts>,
     /// The label that names the group of a claim; empty if there are no groups.
     group_label: String,
-    mounts: Lazies<String, Mounts>,
     groups: Lazies<(String, String), Vec<String>>,
 }
 
-/// The names of running pods, by the namespace and the name of the claim that they mount.
-type Mounts = HashMap<String, HashMap<String, Vec<Box<str>>>>;
-
 impl ClaimBlock {
-    pub(super) fn new(reader: Reader, namespaces: Vec<String>, group_label: &str) -> Self {
-        Self {
-            reader,
-            only: namespaces.into_iter().collect(),
-            group_label: group_label.to_owned(),
-            mounts: Lazies::default(),
-            groups: Lazies::default(),
-        }
+    pub(super) fn new(reader: Reader, mounts: Arc<Mounts>, group_label: &str) -> Self {
+        let group_label = group_label.to_owned();
+        Self { reader, mounts, group_label, groups: Lazies::default() }
     }
 
     async fn pods(&self, of: &Metadata) -> Result<Vec<ResourceIdentifier>> {
-        let only = match (self.only.is_empty(), self.only.contains(&of.namespace)) {
-            (true, _) => None,
-            (false, true) => Some(of.namespace.clone()),
-            // The run takes no pods from there.
-            (false, false) => return Ok(Vec::new()),
-        };
-        let mounts = self.mounts.of(only.clone().unwrap_or_default());
-        let mounts = mounts.get(self.list_mounts(only)).await?;
-        let pods = mounts.get(&of.namespace).and_then(|claims| claims.get(&of.name));
-        Ok(pods.into_iter().flatten().map(|pod| id("", "pods", &of.namespace, pod)).collect())
-    }
-
-    async fn list_mounts(&self, namespace: Option<String>) -> Result<Mounts> {
-        let mut mounts = Mounts::new();
-        let query = Query { namespace, ..Query::default() };
-        let see = |object: &crate::Object| {
-            let pod: Pod = serde_json::from_slice(object.item.json())?;
-            if !pod.is_running() {
-                return Ok(());
-            }
-            for claim in pod.claims() {
-                // Most pods mount nothing, so an entry is made only now.
-                let claims = mounts.entry(object.namespace.clone()).or_default();
-                let pods = claims.entry(claim.to_owned()).or_default();
-                if pods.last().is_none_or(|last| **last != *object.name) {
-                    pods.push(object.name.as_str().into());
-                }
-            }
-            Ok(())
-        };
-        self.reader.each("", "pods", query, see).await?;
-        Ok(mounts)
+        let pods = self.mounts.of_claim(&of.namespace, &of.name).await?;
+        let running = pods.iter().filter(|pod| pod.is_running);
+        Ok(running.map(|pod| id("", "pods", &of.namespace, pod.note.name())).collect())
     }
 
     /// The other claims of the same volume group.

@@ -38,7 +38,7 @@ impl Bench {
         let cluster: Arc<dyn Cluster> = Arc::clone(&fake) as _;
         let resources = Arc::new(fake.resources());
         let namespaces = namespaces.iter().map(ToString::to_string).collect();
-        let BuiltIn { backup_item_actions, item_block_actions } =
+        let BuiltIn { backup_item_actions, item_block_actions, .. } =
             built_in(&cluster, &resources, namespaces, "group");
         Self { fake, backup_item: backup_item_actions, item_block: item_block_actions }
     }

@@ -10,11 +10,11 @@
 //! 5. claims that CSI drivers have snapshotted, which say which snapshot they have,
 //! 6. only then the journal and the archive, so that no application waits for an upload.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-use bowline_plugin::{Class, ResourceIdentifier};
+use bowline_plugin::{Class, Name, ResourceIdentifier};
 use futures::FutureExt as _;
 use futures::future::join3;
 use serde::Deserialize;
@@ -28,8 +28,8 @@ use super::hook::{self, Plan, Thaw};
 use super::item::{self, How, Sink};
 use super::snapshot::{self, Planned};
 use super::{Context, filter::Verdict};
-use super::{csi, note};
-use crate::item::Object;
+use super::{credentials, csi, note};
+use crate::item::{Object, is_name};
 use crate::journal;
 use crate::point::{self, Point};
 use crate::report::About;
@@ -71,8 +71,10 @@ struct Builder<'a> {
     places: HashMap<u128, usize>,
     /// What was asked for although it was not collected. It is in a block now, or will never be.
     fetched: HashSet<ResourceIdentifier>,
-    /// What the first blocks start with, in order; the others start with every item that is left.
-    seeds: VecDeque<Vec<usize>>,
+    /// The user's orders: places of items that are one block, by the first place of their resource. Their
+    /// block is the first of the resource, so that ordered volumes and claims are still in the block of a pod
+    /// that has them: pods come first, and take them into their freeze.
+    orders: BTreeMap<usize, Vec<usize>>,
     next: usize,
 }
 
@@ -97,14 +99,14 @@ impl<'a> Builder<'a> {
             .enumerate()
             .map(|(place, held)| (context.seen.key(&held.id()), place))
             .collect();
-        let seeds = seeds(context, &held);
+        let orders = orders(context, &held);
         let held = held.into_iter().map(Some).collect();
-        Self { context, held, places, fetched: HashSet::new(), seeds, next: 0 }
+        Self { context, held, places, fetched: HashSet::new(), orders, next: 0 }
     }
 
     /// What the next block starts with.
     fn next_seed(&mut self) -> Option<Vec<usize>> {
-        self.seeds.pop_front().or_else(|| {
+        self.orders.remove(&self.next).or_else(|| {
             let place = self.next;
             self.next += 1;
             (place < self.held.len()).then(|| vec![place])
@@ -130,13 +132,23 @@ impl<'a> Builder<'a> {
             seed.into_iter().filter_map(|place| self.take(place)).collect();
         let mut block = Vec::new();
         while let Some(object) = queue.pop_front() {
-            for id in related(self.context, &object).await {
+            for related in related(self.context, &object).await {
                 // Actions spell it as they like.
-                let Some((resource, id)) = self.context.resolve(&id) else { continue };
+                let Some((resource, id)) = self.context.resolve(&related.id) else {
+                    let id = &related.id;
+                    let what = format!("names {id}, of a kind that the cluster does not serve");
+                    related.tell_error(self.context, &object, &what);
+                    continue;
+                };
+                if !is_name(&id.name) {
+                    let what = format!("names {id}, {}", item::without_name(&id.name));
+                    related.tell_error(self.context, &object, &what);
+                    continue;
+                }
                 let found = match self.places.get(&self.context.seen.key(&id)) {
                     Some(&place) => self.take(place),
                     None if self.fetched.insert(id.clone()) => {
-                        fetch(self.context, &object, &resource, &id).await
+                        fetch(self.context, &object, &related, &resource, &id).await
                     }
                     None => None,
                 };
@@ -167,33 +179,60 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// The user's orders, one block for each resource.
-fn seeds(context: &Context, held: &[Held]) -> VecDeque<Vec<usize>> {
-    let mut seeds = VecDeque::new();
+/// The user's orders: for each resource the places of its ordered items, by the first place of the resource.
+fn orders(context: &Context, held: &[Held]) -> BTreeMap<usize, Vec<usize>> {
+    let mut first_places = HashMap::new();
+    let mut ordered_places: HashMap<(&str, String), Vec<usize>> = HashMap::new();
+    for (place, held) in held.iter().enumerate() {
+        first_places.entry(&held.resource.id).or_insert(place);
+        let resource = held.resource.id.resource.as_str();
+        if context.request.ordered.contains_key(resource) {
+            let name = collect::name_in_order(&held.id());
+            ordered_places.entry((resource, name)).or_default().push(place);
+        }
+    }
+    let mut orders: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for (resource, names) in &context.request.ordered {
-        let mut seed = Vec::new();
         for name in names {
-            let found = held.iter().position(|held| {
-                held.resource.id.resource == *resource
-                    && *name == collect::name_in_order(&held.id())
-            });
-            match found {
-                Some(place) => seed.push(place),
-                None => context.report.warning(
+            let Some(places) = ordered_places.get(&(resource.as_str(), name.clone())) else {
+                context.report.warning(
                     About::Run,
                     format!("{resource} {name} is in `orderedResources` but was not found"),
-                ),
+                );
+                continue;
+            };
+            // Two groups may have a resource of that name.
+            for &place in places {
+                let first = first_places.get(&held[place].resource.id).copied().unwrap_or(place);
+                orders.entry(first).or_default().push(place);
             }
         }
-        seeds.push_back(seed);
     }
-    seeds
+    orders
+}
+
+/// An item that an ItemBlockAction says belongs to another.
+struct Related {
+    id: ResourceIdentifier,
+    action: Name,
+    /// Whether the action is of a plugin. What those that are built in find missing, item actions tell.
+    is_of_plugin: bool,
+}
+
+impl Related {
+    /// Tells that the item cannot be in the block.
+    fn tell_error(&self, context: &Context, of: &Object, what: &str) {
+        if self.is_of_plugin {
+            let text = format!("the item block action {} {what}", self.action);
+            context.report.error(&of.id(), text);
+        }
+    }
 }
 
 /// What the ItemBlockActions say belongs to an item.
-async fn related(context: &Context, object: &Object) -> Vec<ResourceIdentifier> {
+async fn related(context: &Context, object: &Object) -> Vec<Related> {
     let mut related = Vec::new();
-    for action in &context.item_block_actions {
+    for (place, action) in context.item_block_actions.iter().enumerate() {
         if !action.selects(object) {
             continue;
         }
@@ -203,8 +242,12 @@ async fn related(context: &Context, object: &Object) -> Vec<ResourceIdentifier> 
             Err(error) if error.class() == Class::Transient => ask().await,
             asked => asked,
         };
+        let is_of_plugin = place >= context.built_in_block_actions;
         match asked {
-            Ok(ids) => related.extend(ids),
+            Ok(ids) => related.extend(ids.into_iter().map(|id| {
+                let action = action.name.clone();
+                Related { id, action, is_of_plugin }
+            })),
             Err(error) => context.report.error(
                 &object.id(),
                 format!("the item block action {} failed: {error}", action.name),
@@ -218,6 +261,7 @@ async fn related(context: &Context, object: &Object) -> Vec<ResourceIdentifier> 
 async fn fetch(
     context: &Context,
     of: &Object,
+    related: &Related,
     resource: &Arc<Resource>,
     id: &ResourceIdentifier,
 ) -> Option<Object> {
@@ -225,10 +269,17 @@ async fn fetch(
         return None;
     }
     match context.cluster.get(resource, &id.namespace, &id.name).await {
-        Ok(found) => found.filter(|object| {
-            let Object { resource, namespace, name, labels, .. } = object;
-            matches!(context.filter.item(resource, namespace, name, labels), Verdict::Include)
-        }),
+        Ok(Some(object)) => Some(object)
+            .filter(|object| credentials::verdict(context, object, false) == Verdict::Include),
+        Ok(None) => {
+            if related.is_of_plugin {
+                let action = &related.action;
+                let text =
+                    format!("the item block action {action} names {id}, which does not exist");
+                context.report.warning(&of.id(), text);
+            }
+            None
+        }
         Err(error) => {
             let text = format!("{id}, which belongs to it, cannot be read: {error}");
             context.report.error(&of.id(), text);
@@ -436,9 +487,15 @@ fn plans(context: &Context, block: &[Object]) -> (Vec<(Object, Plan)>, Vec<Resou
         if !pod.resource.is_core("pods") || pod.is_being_deleted || context.seen.contains(&id) {
             continue;
         }
-        match context.hooks.plan(pod) {
-            Ok(plan) if plan.is_empty() => {}
-            Ok(plan) => plans.push((pod.clone(), plan)),
+        match context.hooks.plan_and_warn(pod) {
+            Ok((plan, warnings)) => {
+                for warning in warnings {
+                    context.report.warning(&id, warning);
+                }
+                if !plan.is_empty() {
+                    plans.push((pod.clone(), plan));
+                }
+            }
             Err(error) => {
                 context.report.error(&id, format!("{error}; the pod is not backed up"));
                 unreadable.push(id);

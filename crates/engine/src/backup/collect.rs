@@ -18,8 +18,9 @@ use tracing::Instrument as _;
 
 use super::filter::{Scope, Verdict};
 use super::item::{self, How, Sink};
+use super::progress::{ExpectedItem, ExpectedList};
 use super::spool::{Place, Spool};
-use super::{Context, archive::Archive};
+use super::{Context, archive::Archive, credentials};
 use crate::cluster::{self, Query};
 use crate::item::Object;
 use crate::report::About;
@@ -62,6 +63,8 @@ pub(super) struct Held {
     /// Whether it waits for its own block. Otherwise it waits for all of them, as [`Turn::Last`]
     /// does.
     pub(super) is_of_block: bool,
+    /// It is known to come.
+    _expected: ExpectedItem,
 }
 
 impl Held {
@@ -196,13 +199,17 @@ async fn list(context: &Context, listing: &Listing, archive: &Archive, held: &Mu
     let Listing { resource, query, .. } = listing;
     let sink = Sink::archive(archive);
     let sink = &sink;
-    let mut objects = context.cluster.list(resource, query.clone());
+    let expected = Arc::new(ExpectedList::new(&context.progress));
+    let announced = Arc::clone(&expected);
+    let announce = Box::new(move |left| announced.set(left));
+    let mut objects = context.cluster.list_announced(resource, query.clone(), announce);
     let mut visits = FuturesUnordered::new();
     let mut count = 0_usize;
     while let Some(object) = with_progress(&mut visits, objects.next()).await {
         if context.has_stopped() {
             break;
         }
+        expected.take();
         match object {
             Ok(object) => {
                 count += 1;
@@ -281,12 +288,11 @@ async fn receive(
         item::visit(context, object, How { budget, ..How::default() }, sink).await;
         return;
     }
-    let Object { resource, namespace, name, labels, .. } = &object;
-    if let Verdict::Skip(reason) = context.filter.item(resource, namespace, name, labels) {
+    if let Verdict::Skip(reason) = credentials::verdict(context, &object, false) {
         tracing::debug!(item = %object.id(), "left out: {reason}");
         return;
     }
-    match hold(&context.spool, &object, is_of_block) {
+    match hold(context, &object, is_of_block) {
         Ok(held_object) => {
             held.lock().unwrap_or_else(PoisonError::into_inner).push(held_object);
         }
@@ -297,11 +303,12 @@ async fn receive(
     }
 }
 
-fn hold(spool: &Spool, object: &Object, is_of_block: bool) -> std::io::Result<Held> {
-    let place = spool.put(&object.item)?;
+fn hold(context: &Context, object: &Object, is_of_block: bool) -> std::io::Result<Held> {
+    let place = context.spool.put(&object.item)?;
     let Object { resource, namespace, name, .. } = object;
     let (namespace, name) = (namespace.as_str().into(), name.as_str().into());
-    Ok(Held { resource: Arc::clone(resource), namespace, name, place, is_of_block })
+    let (resource, expected) = (Arc::clone(resource), ExpectedItem::new(&context.progress));
+    Ok(Held { resource, namespace, name, place, is_of_block, _expected: expected })
 }
 
 /// When a resource is listed.

@@ -22,8 +22,10 @@ use super::request::Request;
 use super::seen::Seen;
 use super::spool::Spool;
 use super::volume::{Snapshotted, Volumes, Wishes};
-use super::{Fatal, Options, Progress, Recovery, Run, collect, csi, discover, snapshot};
-use crate::action::{self, BuiltIn};
+use super::{
+    Fatal, Options, Progress, Recovery, Run, collect, credentials, csi, discover, snapshot,
+};
+use crate::action::{self, BuiltIn, Mounts};
 use crate::cluster::Cluster;
 use crate::item::Object;
 use crate::journal::Journal;
@@ -39,6 +41,7 @@ pub(super) struct Context {
     pub(super) store: BackupStore,
     pub(super) resources: Arc<Resources>,
     pub(super) filter: Filter,
+    pub(super) credentials: credentials::LeftOut,
     pub(super) hooks: Hooks,
     pub(super) hook_tally: Tally,
     pub(super) backup_item_actions: Vec<Action<dyn BackupItemAction>>,
@@ -46,13 +49,14 @@ pub(super) struct Context {
     pub(super) built_in_item_actions: usize,
     pub(super) item_block_actions: Vec<Action<dyn ItemBlockAction>>,
     /// How many of them are built in; they come first.
-    built_in_block_actions: usize,
+    pub(super) built_in_block_actions: usize,
     /// Whoever holds it shows an item to an action for the second time.
     pub(super) second_try: tokio::sync::Mutex<()>,
     pub(super) seen: Seen,
     pub(super) namespaces: Namespaces,
     pub(super) inventory: Inventory,
     pub(super) volumes: Volumes,
+    pub(super) mounts: Arc<Mounts>,
     pub(super) snapshots: snapshot::Locations,
     pub(super) csi: csi::Csi,
     pub(super) operations: Mutex<Vec<Operation>>,
@@ -200,7 +204,7 @@ pub(super) async fn assemble(
         filter::Scope::Only(namespaces) => namespaces,
     };
     let key = &request.volume_group_label_key;
-    let BuiltIn { backup_item_actions: mut named, item_block_actions: mut named_block } =
+    let BuiltIn { backup_item_actions: mut named, item_block_actions: mut named_block, mounts } =
         action::built_in(&cluster, &resources, only, key);
     let csi = csi::Csi::default();
     named.extend(csi::built_in(&csi.taken));
@@ -227,6 +231,7 @@ pub(super) async fn assemble(
         store,
         resources,
         filter,
+        credentials: credentials::LeftOut::default(),
         hooks,
         hook_tally: Tally::default(),
         backup_item_actions,
@@ -238,6 +243,7 @@ pub(super) async fn assemble(
         namespaces: Namespaces::default(),
         inventory: Inventory::default(),
         volumes: Volumes::default(),
+        mounts,
         snapshots,
         csi,
         operations: Mutex::default(),

@@ -29,8 +29,9 @@ pub(super) async fn store(context: &Context, sink: &Sink<'_>) {
             let name = stored.to_string();
             match context.cluster.get(definitions, "", &name).await {
                 Ok(Some(definition)) => {
-                    let how = How { is_wanted: true, ..How::default() };
-                    item::visit(context, definition, how, sink).await;
+                    // The filters have let definitions through. One that has the label for it stays out, as in
+                    // Velero (pkg/backup/backup.go, backupCRD).
+                    item::visit(context, definition, How::default(), sink).await;
                 }
                 // Kinds that are built into the API server have no definition.
                 Ok(None) => {}

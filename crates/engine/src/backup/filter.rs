@@ -17,7 +17,7 @@ pub mod namespaces;
 mod tests;
 mod verdict;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use bowline_api::label;
 
@@ -31,6 +31,14 @@ pub use verdict::{Reason, Verdict};
 /// makes come as additional items that must be included.
 const NEVER_COLLECTED: [&str; 2] =
     ["volumesnapshots.snapshot.storage.k8s.io", "volumesnapshotcontents.snapshot.storage.k8s.io"];
+
+/// Requests to the server, which are answered and forgotten within minutes. Restored, they would be answered
+/// again: a DeleteBackupRequest deletes. And a DownloadRequest has a link in it that opens the bucket.
+const REQUESTS: [&str; 3] = [
+    "deletebackuprequests.velero.io",
+    "downloadrequests.velero.io",
+    "serverstatusrequests.velero.io",
+];
 
 /// Which namespaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -47,10 +55,29 @@ pub enum Scope {
 pub struct Spec {
     /// Namespaces to take, without those that are excluded; see [`namespaces::expand`].
     pub namespaces: Scope,
+    /// Whether those are all that there are, so that nothing was selected; see [`namespaces::expand`].
+    pub is_of_all_namespaces: bool,
     /// Patterns of namespaces to leave out.
     pub excluded_namespaces: Vec<Glob>,
     /// Kinds to take and to leave out.
     pub kinds: Kinds,
+    /// Secrets that are never taken.
+    pub credentials: Credentials,
+}
+
+/// The server's own credentials, which are left out even where an action insists on them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Credentials {
+    /// The server's namespace.
+    pub namespace: String,
+    /// The names of Secrets in it.
+    pub secrets: BTreeSet<String>,
+}
+
+impl Credentials {
+    fn have(&self, resource: &Resource, namespace: &str, name: &str) -> bool {
+        resource.is_core("secrets") && namespace == self.namespace && self.secrets.contains(name)
+    }
 }
 
 /// Which kinds, in one of two ways to say it.
@@ -72,9 +99,9 @@ pub enum Kinds {
     },
 }
 
-/// Names of kinds to take that the cluster does not know: most likely slips of the pen, which would
-/// leave the backup empty without a word.
-fn unknown_kinds(kinds: &Kinds, resources: &Resources) -> Vec<String> {
+/// Names of kinds to take that the cluster does not know, most likely slips of the pen, or that are never
+/// stored: the backup must not be empty without a word.
+fn kinds_without_items(kinds: &Kinds, resources: &Resources) -> Vec<String> {
     let included: Vec<&Glob> = match kinds {
         Kinds::Old { lists, .. } => lists.included.iter().collect(),
         Kinds::New { spec, policy } => [spec, policy]
@@ -82,12 +109,16 @@ fn unknown_kinds(kinds: &Kinds, resources: &Resources) -> Vec<String> {
             .flat_map(|lists| lists.cluster.included.iter().chain(&lists.namespaced.included))
             .collect(),
     };
-    let unknown = included
-        .into_iter()
-        .filter(|glob| glob.is_literal() && resources.resolve(glob.as_str()).is_none());
-    unknown
-        .map(|glob| format!("the cluster has no resource {glob}: nothing of it is in the backup"))
-        .collect()
+    let told = included.into_iter().filter(|glob| glob.is_literal()).filter_map(|glob| {
+        match resources.resolve(glob.as_str()) {
+            None => Some(format!("the cluster has no resource {glob}: nothing of it is in the backup")),
+            Some(resource) if REQUESTS.contains(&resource.id.to_string().as_str()) => Some(format!(
+                "{glob} are requests to a server, which are never stored: nothing of it is in the backup"
+            )),
+            Some(_) => None,
+        }
+    });
+    told.collect()
 }
 
 /// Nothing said is said in the new way.
@@ -122,8 +153,10 @@ pub enum CrdRule {
 pub struct Filter {
     namespaces: Scope,
     included_namespaces: Option<HashSet<String>>,
+    is_of_all_namespaces: bool,
     excluded_namespaces: Globs,
     kinds: CompiledKinds,
+    credentials: Credentials,
     warnings: Vec<String>,
 }
 
@@ -155,7 +188,7 @@ impl Filter {
                 }
             }
         };
-        warnings.extend(unknown_kinds(&spec.kinds, resources));
+        warnings.extend(kinds_without_items(&spec.kinds, resources));
         let included_namespaces = match &spec.namespaces {
             Scope::All => None,
             Scope::Only(names) => Some(names.iter().cloned().collect()),
@@ -163,8 +196,10 @@ impl Filter {
         Self {
             namespaces: spec.namespaces.clone(),
             included_namespaces,
+            is_of_all_namespaces: spec.is_of_all_namespaces,
             excluded_namespaces: spec.excluded_namespaces.iter().cloned().collect(),
             kinds,
+            credentials: spec.credentials.clone(),
             warnings,
         }
     }
@@ -199,8 +234,20 @@ impl Filter {
             return self.excludes_cluster_scoped(&resource.id);
         }
         match self.includes_namespace(namespace) {
-            Verdict::Include => self.kind(resource),
+            Verdict::Include => match self.kind(resource) {
+                Verdict::Include => self.insisted(resource, namespace, name),
+                skip @ Verdict::Skip(_) => skip,
+            },
             skip @ Verdict::Skip(_) => skip,
+        }
+    }
+
+    /// Whether an object belongs to the backup on which an action insists, whatever the lists say.
+    pub fn insisted(&self, resource: &Resource, namespace: &str, name: &str) -> Verdict {
+        if self.credentials.have(resource, namespace, name) {
+            Verdict::Skip(Reason::Credentials)
+        } else {
+            Verdict::Include
         }
     }
 
@@ -260,7 +307,7 @@ impl Filter {
 
     /// Whether namespaces were selected, and the backup is so of a part of the cluster.
     fn is_selection(&self) -> bool {
-        self.included_namespaces.is_some()
+        self.included_namespaces.is_some() && !self.is_of_all_namespaces
     }
 
     fn excludes_namespace(&self, name: &str) -> Verdict {
@@ -275,6 +322,9 @@ impl Filter {
         let name = id.to_string();
         if NEVER_COLLECTED.contains(&name.as_str()) {
             return Verdict::Skip(Reason::SnapshotObject);
+        }
+        if REQUESTS.contains(&name.as_str()) {
+            return Verdict::Skip(Reason::Request);
         }
         let are_namespaces = name == "namespaces";
         match &self.kinds {

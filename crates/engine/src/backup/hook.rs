@@ -9,9 +9,11 @@
 //! # Where we differ from Velero
 //! - A hook that does not say what its failure means is taken as `Fail`. Velero documents that, and
 //!   then goes on as if `Continue` had been said.
-//! - An annotation that cannot be read is an error, and its pod is not backed up. Velero falls back
-//!   to the default.
-//! - A negative timeout is an error. To Velero it means to wait for ever.
+//! - A command in an annotation that begins like a JSON list and is none is an error, and its pod is not
+//!   backed up. Velero runs it as the name of a program. Other annotations that cannot be read mean the
+//!   default, as to Velero, with a warning.
+//! - A negative timeout in the spec is an error, and in an annotation the default. To Velero it means to wait
+//!   for ever.
 
 mod annotation;
 mod run;
@@ -156,13 +158,21 @@ impl Hooks {
 
     /// What runs in a pod.
     pub fn plan(&self, object: &Object) -> Result<Plan, Error> {
+        self.plan_and_warn(object).map(|(plan, _)| plan)
+    }
+
+    /// What runs in a pod, and what its user should know of annotations that cannot be used.
+    pub fn plan_and_warn(&self, object: &Object) -> Result<(Plan, Vec<String>), Error> {
         let pod: Pod = serde_json::from_slice(object.item.json())?;
         if pod.has_ended() {
-            return Ok(Plan::default());
+            return Ok((Plan::default(), Vec::new()));
         }
         let annotations = pod.metadata.annotations.as_ref();
-        let own =
-            |keys| annotations.map_or(Ok(None), |own| annotation::hook(&Annotations(own), keys));
+        let mut warnings = Vec::new();
+        let mut own = |keys| {
+            let Some(own) = annotations else { return Ok(None) };
+            annotation::hook(&Annotations(own), keys, &mut warnings)
+        };
         let own_pre = match own(&annotation::PRE)? {
             None => own(&annotation::OLD)?,
             found => found,
@@ -185,7 +195,7 @@ impl Hooks {
                 hook.container.clone_from(&first.ok_or(Error::NoContainer)?.name);
             }
         }
-        Ok(plan)
+        Ok((plan, warnings))
     }
 }
 

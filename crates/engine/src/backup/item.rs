@@ -1,7 +1,9 @@
 //! One item: looked at, shown to the actions, stored.
 //!
-//! What an action adds is visited first, depth first, so that it is in the archive before the item
-//! that wants it. A failure is an error on the item, which is then not stored; nothing else stops.
+//! What actions add to an item is visited when the item is stored, and what they add to that when that is.
+//! Items may add one another in chains as long as the cluster is large, so that they wait in a list, by
+//! name, and neither on the stack nor as objects. A failure is an error on the item, which is then not
+//! stored; nothing else stops.
 //!
 //! An item that is shown to an action that may begin an operation is [noted](super::note) before and
 //! after, unless it is in a block that is.
@@ -10,18 +12,20 @@ mod act;
 mod sink;
 
 use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::sync::{Mutex, PoisonError};
 
 use bowline_plugin::ResourceIdentifier;
-use futures::StreamExt as _;
 use futures::future::{BoxFuture, join};
+use futures::{FutureExt as _, StreamExt as _};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::archive::Entry;
+use super::archive::{Archive, Entry};
 use super::filter::Verdict;
-use super::{Context, csi, note, snapshot};
+use super::{Context, credentials, csi, note, snapshot};
 use crate::item::Object;
-use act::{Acted, act};
+pub(super) use act::without_name;
+use act::{Acted, AdditionalItem, act};
 pub(super) use sink::Sink;
 use sink::Way;
 
@@ -35,12 +39,20 @@ pub(super) struct How {
     pub(super) is_wanted: bool,
     /// Its part of what may be in flight.
     pub(super) budget: Option<OwnedSemaphorePermit>,
-    /// How many items have added one another up to this one.
-    pub(super) depth: usize,
     /// Whether it was read for an action, so that it may be an item of another block.
     pub(super) is_of_another_block: bool,
     /// Whether it is a claim whose snapshot nobody has seen to yet.
     pub(super) is_new_claim: bool,
+}
+
+/// What is left to do of a visit.
+#[derive(Default)]
+struct Visit {
+    /// What actions have added so far. The last one is next.
+    added: Vec<AdditionalItem>,
+    /// What actions have left out. It may come in by another way, but not by this one again: two items that
+    /// add one another and are both left out would never end.
+    dropped: Vec<ResourceIdentifier>,
 }
 
 /// Backs up an item and what its actions add to it.
@@ -51,48 +63,100 @@ pub(super) fn visit<'a>(
     sink: &'a Sink<'a>,
 ) -> BoxFuture<'a, ()> {
     Box::pin(async move {
-        let id = object.id();
-        if let Some(reason) = why_not(context, &object, how.is_wanted) {
-            tracing::debug!(item = %id, "left out: {reason}");
-            return;
-        }
-        if sink.keeps_back(&id) {
-            sink.keep_back(object, how);
-            return;
-        }
-        if context.is_over() {
-            return;
-        }
-        let Some(is_new_claim) = arrive(context, &object, &id, &how) else { return };
-        let how = How { is_new_claim, ..how };
-        match &sink.way {
-            Way::Archive(archive)
-                if context.may_begin_operations(&object)
-                    || may_be_snapshotted(context, &object)
-                    || is_new_claim =>
-            {
-                note::alone(context, object, how, archive).await;
-            }
-            Way::Noted(noted) if is_new_claim => {
-                // An action has brought a claim in that nobody expected in this block.
-                let planned = csi::prepare_one(context, &object).await;
-                let is_noted = note::also(context, noted, csi::intents(&planned)).await;
-                let planned = csi::if_noted(planned, is_noted);
-                let tried = csi::take(context, planned, sink).await;
-                csi::finish(context, tried, sink).await;
-                work(context, object, how, sink).await;
-            }
-            Way::Noted(noted) if may_be_snapshotted(context, &object) => {
-                // An action has brought a volume in that nobody expected in this block.
-                let planned = snapshot::prepare(context, [&object]).await;
-                let is_noted = note::also(context, noted, snapshot::intents(&planned)).await;
-                let planned = snapshot::if_noted(planned, is_noted);
-                join(work(context, object, how, sink), snapshot::take(context, planned, sink))
-                    .await;
-            }
-            _ => work(context, object, how, sink).await,
-        }
+        let mut visit = Visit::default();
+        let visiting = visit_one(context, object, how, sink, &mut visit);
+        let visited = AssertUnwindSafe(visiting).catch_unwind().await;
+        visit_added(context, visit, visited, sink).await;
     })
+}
+
+/// Backs up what actions have added, and what they add to that. If an action has broken off at an item, what was
+/// added to the item before is backed up all the same.
+async fn visit_added(
+    context: &Context,
+    mut visit: Visit,
+    mut outcome: std::thread::Result<()>,
+    sink: &Sink<'_>,
+) {
+    while let Some(next) = visit.added.pop() {
+        // What goes straight into the archive is lost when the run stops, so that nobody waits for it.
+        if context.is_over() || (context.has_stopped() && sink.is_archive()) {
+            break;
+        }
+        let Some((object, how)) = act::read_additional(context, &next, sink).await else {
+            continue;
+        };
+        let visiting = visit_one(context, object, how, sink, &mut visit);
+        let visited = AssertUnwindSafe(visiting).catch_unwind().await;
+        outcome = outcome.and(visited);
+    }
+    for id in visit.dropped {
+        context.seen.release(&id);
+    }
+    if let Err(broken) = outcome {
+        resume_unwind(broken);
+    }
+}
+
+async fn visit_one(
+    context: &Context,
+    object: Object,
+    how: How,
+    sink: &Sink<'_>,
+    visit: &mut Visit,
+) {
+    let id = object.id();
+    if let Some(reason) = why_not(context, &object, how.is_wanted) {
+        tracing::debug!(item = %id, "left out: {reason}");
+        return;
+    }
+    if sink.keeps_back(&id) {
+        sink.keep_back(object, how);
+        return;
+    }
+    if context.is_over() {
+        return;
+    }
+    let Some(is_new_claim) = arrive(context, &object, &id, &how) else { return };
+    let how = How { is_new_claim, ..how };
+    match &sink.way {
+        Way::Archive(archive)
+            if context.may_begin_operations(&object)
+                || may_be_snapshotted(context, &object)
+                || is_new_claim =>
+        {
+            visit_alone(context, object, how, archive).await;
+        }
+        Way::Noted(noted) if is_new_claim => {
+            // An action has brought a claim in that nobody expected in this block.
+            let planned = csi::prepare_one(context, &object).await;
+            let is_noted = note::also(context, noted, csi::intents(&planned)).await;
+            let planned = csi::if_noted(planned, is_noted);
+            let tried = csi::take(context, planned, sink).await;
+            csi::finish(context, tried, sink).await;
+            work_on(context, object, how, sink, visit).await;
+        }
+        Way::Noted(noted) if may_be_snapshotted(context, &object) => {
+            // An action has brought a volume in that nobody expected in this block.
+            let planned = snapshot::prepare(context, [&object]).await;
+            let is_noted = note::also(context, noted, snapshot::intents(&planned)).await;
+            let planned = snapshot::if_noted(planned, is_noted);
+            let working = work_on(context, object, how, sink, visit);
+            join(working, snapshot::take(context, planned, sink)).await;
+        }
+        _ => work_on(context, object, how, sink, visit).await,
+    }
+}
+
+/// Backs up an item that is a block of its own. Items that are added to it are of that block, so that this
+/// is never one within another.
+fn visit_alone<'a>(
+    context: &'a Context,
+    object: Object,
+    how: How,
+    archive: &'a Archive,
+) -> BoxFuture<'a, ()> {
+    Box::pin(note::alone(context, object, how, archive))
 }
 
 /// Whether a volume may have to be snapshotted that no block has seen to.
@@ -125,14 +189,22 @@ pub(super) async fn visit_kept_back(context: &Context, sink: &Sink<'_>) {
     futures::stream::iter(visits).buffer_unordered(AT_ONCE).collect::<()>().await;
 }
 
-/// Backs up an item that was claimed.
+/// Backs up an item that was claimed, and what its actions add to it.
 pub(super) async fn work(context: &Context, object: Object, how: How, sink: &Sink<'_>) {
+    let mut visit = Visit::default();
+    let working = work_on(context, object, how, sink, &mut visit);
+    let worked = AssertUnwindSafe(working).catch_unwind().await;
+    visit_added(context, visit, worked, sink).await;
+}
+
+/// Backs up an item that was claimed.
+async fn work_on(context: &Context, object: Object, how: How, sink: &Sink<'_>, visit: &mut Visit) {
     let id = object.id();
     sink.visited(&id);
     meet(context, &object);
-    match act(context, object, &id, &how, sink).await {
+    match act(context, object, &id, sink, &mut visit.added).await {
         Acted::Store(object) => store(context, &object, how.budget, sink).await,
-        Acted::Drop => context.seen.release(&id),
+        Acted::Drop => visit.dropped.push(id),
         Acted::Failed => {}
     }
     context.progress.done();
@@ -140,7 +212,7 @@ pub(super) async fn work(context: &Context, object: Object, how: How, sink: &Sin
 
 /// Notes what is to be known of every item, whatever becomes of it.
 pub(super) fn meet(context: &Context, object: &Object) {
-    context.progress.found();
+    context.progress.find();
     if object.resource.is_namespaced {
         context.namespaces.touch(&object.namespace);
     }
@@ -152,11 +224,7 @@ fn why_not(context: &Context, object: &Object, is_wanted: bool) -> Option<String
     if object.is_being_deleted {
         return Some("it is being deleted".to_owned());
     }
-    if is_wanted {
-        return None;
-    }
-    let Object { resource, namespace, name, labels, .. } = object;
-    match context.filter.item(resource, namespace, name, labels) {
+    match credentials::verdict(context, object, is_wanted) {
         Verdict::Include => None,
         Verdict::Skip(reason) => Some(reason.to_string()),
     }

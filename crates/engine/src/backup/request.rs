@@ -5,6 +5,7 @@
 //! with it at once. Rules and words are those of Velero's `prepareBackupRequest`, so that scripts
 //! which look for the words find them.
 
+mod credentials;
 mod facts;
 mod lists;
 mod location;
@@ -132,6 +133,7 @@ pub fn prepare(backup: &Backup, facts: &Facts, defaults: &Defaults, now: Timesta
     check_hooks(&spec.hooks, &mut errors);
     check_data_mover(spec, &mut errors);
     let own_snapshot_type = snapshot_type(&backup, &mut errors);
+    let credentials = credentials::left_out(&backup, facts, &mut errors);
     let identity = identity(&backup, &mut errors);
 
     let status = backup.status.get_or_insert_default();
@@ -142,15 +144,21 @@ pub fn prepare(backup: &Backup, facts: &Facts, defaults: &Defaults, now: Timesta
             let mut warnings = expanded.warnings;
             warnings.extend(policies.iter().flat_map(|policies| policies.warnings().to_vec()));
             let spec = &backup.spec;
+            let namespace = backup.metadata.namespace.clone().unwrap_or_default();
             Ok(Request {
                 name,
                 uid,
-                namespace: backup.metadata.namespace.clone().unwrap_or_default(),
                 filter: filter::Spec {
                     namespaces: expanded.scope,
+                    is_of_all_namespaces: expanded.is_of_all,
                     excluded_namespaces: expanded.excluded,
                     kinds,
+                    credentials: filter::Credentials {
+                        namespace: namespace.clone(),
+                        secrets: credentials,
+                    },
                 },
+                namespace,
                 selectors,
                 ordered,
                 hooks: spec.hooks.clone(),

@@ -27,9 +27,9 @@ use k8s_openapi::api::core::v1::PersistentVolume;
 use tokio::sync::OnceCell;
 use tokio::time::{Instant, timeout_at};
 
-use super::Context;
 use super::item::Sink;
 use super::volume::{Snapshotted, Volumes};
+use super::{Context, outside};
 use crate::item::Object;
 use crate::journal::{Intent, SnapshotIntent};
 use crate::operation::{Kind, OfVolume, Operation, State};
@@ -131,7 +131,11 @@ pub(super) async fn prepare<'a>(
     if found.is_empty() {
         return Vec::new();
     }
-    let wanted = seen.to_snapshot(&context.wishes());
+    let wishes = context.wishes();
+    if !seen.to_snapshot(&wishes).is_empty() {
+        outside::note(context, &seen).await;
+    }
+    let wanted = seen.to_snapshot(&wishes);
     let volumes = wanted.into_iter().filter_map(|name| found.remove_entry(&*name));
     let planned = volumes.map(|(volume, item)| async move {
         let plan = plan(context, &volume, &item).await.unwrap_or_else(Plan::Failed);
@@ -144,28 +148,37 @@ pub(super) async fn prepare<'a>(
 async fn plan(context: &Context, volume: &str, item: &Item) -> Result<Plan, String> {
     let parsed: PersistentVolume = item.parse().map_err(|error| error.to_string())?;
     let zone = zone::of(&parsed);
-    let mut not_open = None;
+    // Why the first one that could not be asked could not.
+    let mut unasked = None;
     for (name, opened) in &context.snapshots.opened {
         let opened = opened.get_or_init(|| context.snapshots.port.open(name)).await;
         let snapshotter = match opened {
             Ok(snapshotter) => snapshotter,
             // Another may know the volume.
             Err(error) => {
-                not_open.get_or_insert_with(|| error.to_string());
+                unasked.get_or_insert_with(|| error.to_string());
                 continue;
             }
         };
         let plugin = &snapshotter.plugin;
-        let id = twice(|| snapshotter.calls.get_volume_id(item)).await;
-        let id = id.map_err(|error| format!("{plugin} cannot tell whether it is its: {error}"))?;
-        let Some(id) = id else { continue };
+        let id = match twice(|| snapshotter.calls.get_volume_id(item)).await {
+            Ok(Some(id)) => id,
+            Ok(None) => continue,
+            // As to Velero (pkg/backup/item_backupper.go, takePVSnapshot), another may know the volume.
+            Err(error) => {
+                let text = format!("{plugin} cannot tell whether the volume is its own: {error}");
+                tracing::warn!(volume, "{text}");
+                unasked.get_or_insert(text);
+                continue;
+            }
+        };
         let info = twice(|| snapshotter.calls.get_volume_info(&id, &zone)).await;
         let info = info.map_err(|error| format!("{plugin} knows nothing of {id}: {error}"))?;
         let request = request_id(context, volume);
         let snapshotter = snapshotter.clone();
         return Ok(Plan::Ready(Box::new(Ready { snapshotter, id, info, zone, request })));
     }
-    not_open.map_or(Ok(Plan::Unmatched), Err)
+    unasked.map_or(Ok(Plan::Unmatched), Err)
 }
 
 /// A question that does no harm is asked again if the plugin has died meanwhile.

@@ -79,7 +79,7 @@ impl Taken {
             archive: Err(fatal),
             report,
             resources: Inventory::default(),
-            found: progress.total(),
+            found: progress.found(),
             volumes: Vec::new(),
             snapshots: Vec::new(),
             csi_snapshots: Vec::new(),
@@ -128,7 +128,7 @@ fn conclude(context: Context, archive: Result<Sealed, Fatal>, report: Arc<Report
     let (volumes, snapshots) = (settled.infos, settled.snapshots);
     let csi_snapshots = settled.csi_snapshots;
     let csi_classes = CsiVolumeSnapshotClasses(context.csi.used_classes(&csi_snapshots));
-    let found = context.progress.total();
+    let found = context.progress.found();
     drop(context.report);
     Taken {
         archive,

@@ -21,7 +21,7 @@ mod tell;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bowline_plugin::ResourceIdentifier;
@@ -34,7 +34,8 @@ use super::csi;
 use super::policy::{Policies, VolumeFacts};
 use crate::item::Object;
 use decide::{Case, Fate, Lacking, Mount, Without};
-use note::{ClaimNote, PodNote, Source, VolumeNote};
+pub(crate) use note::PodNote;
+use note::{ClaimNote, Source, VolumeNote};
 
 /// What a run has seen of volumes, so far.
 #[derive(Debug, Default)]
@@ -45,6 +46,10 @@ pub struct Volumes {
 #[derive(Debug, Default)]
 struct Notes {
     pods: Vec<PodNote>,
+    /// Pods that are not part of the run and mount claims that are, by namespace and name. Whether they
+    /// want the files of a volume copied counts as well, as to Velero
+    /// (internal/volumehelper/volume_policy_helper.go).
+    outside: BTreeMap<(Box<str>, Box<str>), Arc<PodNote>>,
     claims: BTreeMap<ClaimKey, ClaimNote>,
     volumes: BTreeMap<Box<str>, VolumeNote>,
     /// What could not be read, so that nothing can be said about its volumes.
@@ -168,6 +173,26 @@ impl Volumes {
             Ok(read) => self.lock().add_pod(pod, read),
             Err(error) => self.cannot_read(pod, &error),
         }
+    }
+
+    /// Notes a pod that is not part of the run and mounts a claim that is.
+    pub(super) fn note_outside(&self, pod: &Arc<PodNote>) {
+        let key = (pod.namespace.clone(), pod.name.clone());
+        self.lock().outside.insert(key, Arc::clone(pod));
+    }
+
+    /// Whether a pod was noted as one that is visited.
+    pub(super) fn has_pod(&self, pod: &PodNote) -> bool {
+        let notes = self.lock();
+        notes.pods.iter().any(|one| one.namespace == pod.namespace && one.name == pod.name)
+    }
+
+    /// The claims that were noted, and those that volumes say they are bound to.
+    pub(super) fn claims(&self) -> BTreeSet<(String, String)> {
+        let notes = self.lock();
+        let bound = notes.volumes.values().filter_map(VolumeNote::bound_to);
+        let keys = notes.claims.keys().chain(bound);
+        keys.map(|(namespace, name)| (namespace.to_string(), name.to_string())).collect()
     }
 
     /// Notes a claim that is visited.
@@ -308,7 +333,8 @@ impl Notes {
     /// The volumes of pods that are claims, by claim.
     fn mounts(&self) -> HashMap<ClaimKey, Vec<Mount<'_>>> {
         let mut mounts: HashMap<ClaimKey, Vec<Mount<'_>>> = HashMap::new();
-        for pod in &self.pods {
+        let outside = self.outside.values().map(|pod| &**pod);
+        for pod in self.pods.iter().chain(outside) {
             for volume in &pod.volumes {
                 if let Source::Claim(claim) = &volume.source {
                     let key = (pod.namespace.clone(), claim.clone());

@@ -37,7 +37,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::time::timeout;
 
 use super::split::OBJECT_MAX;
-use super::{Change, Cluster, Discovery, Door, Error, Exec, Executed, Query, Result};
+use super::{Announce, Change, Cluster, Discovery, Door, Error, Exec, Executed, Query, Result};
 use crate::item::Object;
 use crate::resource::{GroupResource, Resource};
 use pages::Source;
@@ -172,7 +172,17 @@ impl Cluster for ApiServer {
     }
 
     fn list(&self, resource: &Arc<Resource>, query: Query) -> BoxStream<'static, Result<Object>> {
-        pages::list(Source { server: self.clone(), resource: Arc::clone(resource), query })
+        self.list_announced(resource, query, Box::new(|_| ()))
+    }
+
+    fn list_announced(
+        &self,
+        resource: &Arc<Resource>,
+        query: Query,
+        announce: Announce,
+    ) -> BoxStream<'static, Result<Object>> {
+        let resource = Arc::clone(resource);
+        pages::list(Source { server: self.clone(), resource, query }, announce)
     }
 
     async fn get(

@@ -18,7 +18,7 @@ use futures::stream::{self, BoxStream};
 use serde_json::Value;
 use tokio::sync::broadcast;
 
-use super::{Change, Cluster, Discovery, Door, Error, Exec, Executed, Query, Result};
+use super::{Announce, Change, Cluster, Discovery, Door, Error, Exec, Executed, Query, Result};
 use crate::item::{InvalidObject, Object};
 use crate::resource::{GroupResource, Resource, Resources};
 use crate::selector::Selector;
@@ -296,6 +296,25 @@ impl Cluster for Fake {
         let listed = self.listed(resource, &query).unwrap_or_else(|error| vec![Err(error)]);
         self.state().lists.push((resource.id.to_string(), query));
         stream::iter(listed).boxed()
+    }
+
+    fn list_announced(
+        &self,
+        resource: &Arc<Resource>,
+        query: Query,
+        announce: Announce,
+    ) -> BoxStream<'static, Result<Object>> {
+        let is_selected = !query.label_selector.is_empty() || !query.field_selector.is_empty();
+        let count = self.listed(resource, &query).map_or(0, |listed| listed.len());
+        let listed = self.list(resource, query);
+        // As a real one, when the first object comes.
+        let mut announce = Some(announce).filter(|_| !is_selected);
+        let told = listed.inspect(move |_| {
+            if let Some(announce) = announce.take() {
+                announce(count as u64);
+            }
+        });
+        told.boxed()
     }
 
     async fn get(

@@ -41,6 +41,9 @@ pub(super) struct ListMetadata {
     /// Where the next page starts; empty on the last one.
     #[serde(rename = "continue")]
     pub(super) continue_token: String,
+    /// How many objects there are after this page, if the API server says so.
+    #[serde(rename = "remainingItemCount")]
+    remaining_item_count: Option<i64>,
 }
 
 /// Takes the bytes of one list and gives its objects.
@@ -153,6 +156,16 @@ impl Splitter {
             Place::Frame if self.buffer.len() > FRAME_MAX => Err(NotAList::LongFrame),
             _ => Ok(None),
         }
+    }
+
+    /// How many objects there are after this page, if the list has said so before its first object.
+    pub(super) fn remaining(&self) -> Option<u64> {
+        if self.place == Place::Frame {
+            return None;
+        }
+        let frame = [self.frame.as_slice(), b"]}"].concat();
+        let metadata = serde_json::from_slice::<Frame>(&frame).ok()?.metadata;
+        metadata.remaining_item_count.and_then(|count| u64::try_from(count).ok())
     }
 
     /// What the list said beside its objects, once all bytes have been given.
@@ -278,6 +291,22 @@ mod tests {
             }
         }
         Ok((objects, splitter.finish()?))
+    }
+
+    #[test]
+    fn how_many_objects_come_after_the_page_is_known_with_its_first_one() {
+        let list = |metadata: &str| format!(r#"{{"metadata":{metadata},"items":[{{}},{{}}]}}"#);
+        for (metadata, remaining) in [
+            (r#"{"continue":"x","remainingItemCount":2500}"#, Some(2500)),
+            (r#"{"continue":"x"}"#, None),
+            (r#"{"remainingItemCount":-1}"#, None),
+            ("{}", None),
+        ] {
+            let mut splitter = Splitter::new("v1", "Pod");
+            splitter.push(list(metadata).as_bytes());
+            assert!(splitter.next_object().unwrap().is_some());
+            assert_eq!(splitter.remaining(), remaining, "{metadata}");
+        }
     }
 
     #[test]

@@ -90,6 +90,7 @@ pub(crate) async fn request(cluster: &Fake, spec: Value) -> Request {
     let facts = Facts {
         storage_location: Lookup::Found(location),
         default_storage_location: None,
+        storage_locations: Ok(Vec::new()),
         snapshot_locations: Ok(Vec::new()),
         namespaces: Ok(live.collect()),
         policy: Lookup::Missing,
@@ -310,6 +311,7 @@ async fn definitions_come_with_the_custom_resources_that_were_stored() {
         |name: &str| object("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", name);
     let cluster = Fake::new(resources)
         .with(namespace("shop"))
+        .with(namespace("other"))
         .with(definition("discounts.shop.io"))
         .with(definition("ghosts.shop.io"))
         .with(object("shop.io/v1", "discounts", "shop", "summer"));

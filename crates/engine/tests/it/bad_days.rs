@@ -176,7 +176,7 @@ async fn results_say_why_a_backup_failed() {
 #[tokio::test]
 async fn a_pod_whose_hooks_cannot_be_read_is_not_stored() {
     let mut broken = with_hooks(pod("shop", "db", &["data"]), "freeze", "thaw");
-    broken["metadata"]["annotations"]["pre.hook.backup.velero.io/timeout"] = "soon".into();
+    broken["metadata"]["annotations"]["pre.hook.backup.velero.io/command"] = "[freeze".into();
     for others in [&["web"][..], &[]] {
         let mut cluster = Fake::usual().with(namespace("shop")).with(broken.clone());
         for other in others {
@@ -194,7 +194,7 @@ async fn a_pod_whose_hooks_cannot_be_read_is_not_stored() {
         assert_eq!(pods.count(), others.len(), "{:?}", run.stored());
         let errors = run.errors();
         assert_eq!(errors.len(), 1, "{errors:?}");
-        for word in ["pods/db", "pre.hook.backup.velero.io/timeout", "not backed up"] {
+        for word in ["pods/db", "pre.hook.backup.velero.io/command", "not backed up"] {
             assert!(errors[0].contains(word), "no {word} in {errors:?}");
         }
     }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bowline_api::snapshot_type::SnapshotType;
 use bowline_engine::backup::csi::{self, Discarded, Reach};
 use bowline_engine::backup::{self, Recovery, finalize, replace};
 use bowline_engine::cluster::fake::usual_resources;
@@ -473,6 +474,48 @@ async fn the_snapshots_of_a_pod_are_taken_side_by_side_between_its_hooks() {
     finalize::counted(&mut status, &completed(&run.taken.operations));
     assert_eq!(status.csi_volume_snapshots_completed, 2);
     assert_eq!((status.volume_snapshots_attempted, status.volume_snapshots_completed), (0, 0));
+}
+
+#[tokio::test]
+async fn a_snapshot_that_is_to_be_uploaded_and_stays_with_its_driver_is_a_warning() {
+    for (own, default, count) in [
+        (Some(SnapshotType::Cloud), SnapshotType::Auto, 2),
+        (None, SnapshotType::Cloud, 2),
+        (Some(SnapshotType::Local), SnapshotType::Cloud, 0),
+        (None, SnapshotType::Auto, 0),
+    ] {
+        let bench = Bench::new();
+        let (mut run, _) = bench.run(Vec::new()).await;
+        run.request.own_snapshot_type = own;
+        run.request.default_snapshot_type = default;
+        let run = take(run).await;
+        assert_eq!(run.taken.csi_snapshots.len(), 2);
+        let warnings = run.warnings();
+        assert_eq!(warnings.len(), count, "{own:?} {default:?}: {warnings:?}");
+        for text in warnings {
+            let begin = text.starts_with("persistentvolumeclaims/");
+            assert!(begin && text.contains("not uploaded") && text.contains("cloud"), "{text}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn ordered_volumes_are_snapshotted_by_their_driver_between_the_hooks_of_their_pod() {
+    let bench = Bench::new();
+    let (mut run, _) = bench.run(Vec::new()).await;
+    let order = ["pv-b", "pv-a"].map(str::to_owned).to_vec();
+    run.request.ordered = BTreeMap::from([("persistentvolumes".to_owned(), order)]);
+    // A location that knows none of them.
+    run.request.snapshot_locations = vec!["elsewhere".to_owned()];
+    let run = take(run).await;
+    assert_eq!(run.errors(), [""; 0]);
+    assert_eq!(run.taken.csi_snapshots.len(), 2);
+    let calls = bench.driver.calls();
+    let at = |call: &str| calls.iter().position(|one| one == call);
+    for claim in ["a", "b"] {
+        let [begin, end] = ["begin", "end"].map(|what| at(&format!("{what} {claim}")));
+        assert!(begin > at("freeze") && end < at("thaw"), "{calls:?}");
+    }
 }
 
 #[tokio::test]

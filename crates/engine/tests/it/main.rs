@@ -8,6 +8,7 @@
 )]
 
 mod backup;
+mod backup_items;
 mod bad_days;
 mod cluster;
 mod csi;

@@ -208,6 +208,14 @@ async fn run(
     (run, journal)
 }
 
+/// A run over the usual cluster that is asked for in this way.
+async fn run_with(disk: &Arc<Disk>, spec: Value) -> backup::Run {
+    let mut run = run_of(&cluster(disk), spec, store_in(Memory::with_bucket("b"))).await;
+    run.request.snapshot_locations = vec!["here".to_owned()];
+    run.snapshotters = Arc::new(One(Arc::clone(disk)));
+    run
+}
+
 async fn taken(disk: &Arc<Disk>) -> (Run, Vec<Record>) {
     let (run, journal) = run(disk, &Memory::with_bucket("b"), Vec::new()).await;
     (take(run).await, journal.records())
@@ -415,4 +423,137 @@ async fn without_frozen_pods_a_plugin_has_as_long_as_any_operation() {
     let given_up = format!("given up after {limit} s");
     assert!(disk.calls().contains(&given_up), "{:?}", disk.calls());
     assert!(run.errors()[0].contains("in time"), "{:?}", run.errors());
+}
+
+#[tokio::test]
+async fn ordered_volumes_and_claims_are_snapshotted_between_the_hooks_of_their_pod() {
+    for ordered in [
+        json!({"persistentvolumes": "pv-b,pv-a"}),
+        json!({"persistentvolumes": "pv-b", "pods": "shop/db"}),
+        json!({"persistentvolumeclaims": "shop/b,shop/a"}),
+        json!({"persistentvolumes": "pv-a", "persistentvolumeclaims": "shop/b", "pods": "shop/db"}),
+    ] {
+        let disk = Arc::new(Disk { is_v2: true, ..Disk::default() });
+        let spec = json!({"includeClusterResources": true, "orderedResources": ordered});
+        let run = take(run_with(&disk, spec).await).await;
+        assert_eq!(run.errors(), [""; 0], "{ordered}");
+        assert_eq!(run.warnings(), [""; 0], "{ordered}");
+        let calls = disk.calls();
+        let at = |call: &str| calls.iter().position(|one| one == call);
+        assert_eq!(calls.iter().filter(|one| *one == "freeze").count(), 1, "{calls:?}");
+        for volume in ["pv-a", "pv-b"] {
+            let [begin, end] = ["begin", "end"].map(|what| at(&format!("{what} {volume}")));
+            assert!(begin > at("freeze") && end < at("thaw"), "{ordered}: {calls:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_volume_that_a_pod_outside_of_the_backup_wants_copied_is_not_snapshotted() {
+    let without_pods = json!({"includedResources": ["pvc", "pv"], "includeClusterResources": true});
+    let volumes = json!({"includedResources": ["pv"], "includeClusterResources": true});
+    for spec in [without_pods, volumes] {
+        for opts_in in [true, false] {
+            let disk = Arc::new(Disk { is_v2: true, ..Disk::default() });
+            let mut run = run_with(&disk, spec.clone()).await;
+            let cluster = cluster(&disk);
+            let mut pod = cluster.object("pods", "shop", "db").unwrap();
+            if opts_in {
+                pod["metadata"]["annotations"]["backup.velero.io/backup-volumes"] = "a".into();
+            }
+            cluster.put(pod);
+            run.cluster = Arc::clone(&cluster) as _;
+            let run = take(run).await;
+            let calls = disk.calls();
+            assert!(!run.stored().contains(&"pods/shop/db".to_owned()), "{:?}", run.stored());
+            assert_eq!(calls.contains(&"begin pv-a".to_owned()), !opts_in, "{spec}: {calls:?}");
+            assert!(calls.contains(&"begin pv-b".to_owned()), "{spec}: {calls:?}");
+            // Where claims are not backed up, nor are their files, and that is no error.
+            let told = [run.errors(), run.warnings()].concat();
+            assert_eq!(told.len(), usize::from(opts_in), "{told:?}");
+            let are_of_files =
+                |text: &String| text.contains("file by file") || text.contains("files");
+            assert!(told.iter().all(are_of_files), "{told:?}");
+            let lists = cluster.lists();
+            let of_pods = lists.iter().filter(|(resource, _)| resource == "pods").count();
+            assert_eq!(of_pods, 1, "{lists:?}");
+        }
+    }
+}
+
+/// Two locations, of which the first one's snapshotter cannot tell which volumes are its.
+struct Two(Arc<Disk>);
+
+struct Puzzled;
+
+#[async_trait]
+impl VolumeSnapshotter for Puzzled {
+    async fn init(&self, _: &Config) -> Result<()> {
+        Ok(())
+    }
+
+    async fn get_volume_id(&self, _: &Item) -> Result<Option<VolumeId>> {
+        Err(Error::new(Code::Unknown, "what is this"))
+    }
+
+    async fn set_volume_id(&self, persistent_volume: &Item, _: &VolumeId) -> Result<Item> {
+        Ok(persistent_volume.clone())
+    }
+
+    async fn get_volume_info(&self, _: &VolumeId, _: &str) -> Result<VolumeInfo> {
+        Err(Error::unimplemented("GetVolumeInfo"))
+    }
+
+    async fn create_snapshot(
+        &self,
+        _: &VolumeId,
+        _: &str,
+        _: &BTreeMap<String, String>,
+    ) -> Result<SnapshotId> {
+        Err(Error::unimplemented("CreateSnapshot"))
+    }
+
+    async fn create_volume_from_snapshot(
+        &self,
+        _: &SnapshotId,
+        _: &VolumeInfo,
+        _: &str,
+    ) -> Result<VolumeId> {
+        Err(Error::unimplemented("CreateVolumeFromSnapshot"))
+    }
+
+    async fn delete_snapshot(&self, _: &SnapshotId) -> Result<()> {
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Snapshotters for Two {
+    async fn open(&self, location: &str) -> std::result::Result<Snapshotter, OpenError> {
+        let known = One(Arc::clone(&self.0)).open(location).await?;
+        if location == "puzzled" {
+            let plugin = "test.io/puzzled".parse().unwrap();
+            return Ok(Snapshotter { plugin, calls: Arc::new(Puzzled), ..known });
+        }
+        Ok(known)
+    }
+}
+
+#[tokio::test]
+async fn a_snapshotter_that_cannot_tell_whether_a_volume_is_its_hides_no_other() {
+    let disk = Arc::new(Disk { is_v2: true, ..Disk::default() });
+    let mut run = run_with(&disk, json!({"includeClusterResources": true})).await;
+    run.request.snapshot_locations = vec!["puzzled".to_owned(), "here".to_owned()];
+    run.snapshotters = Arc::new(Two(Arc::clone(&disk)));
+    let run = take(run).await;
+    assert_eq!(ids(&run).len(), 2, "{:?}", run.errors());
+    assert_eq!(run.errors(), [""; 0]);
+    // Where no other knows the volume, the reason is told.
+    let disk = Arc::new(Disk { is_v2: true, ..Disk::default() });
+    let mut run = run_with(&disk, json!({"includeClusterResources": true})).await;
+    run.request.snapshot_locations = vec!["puzzled".to_owned()];
+    run.snapshotters = Arc::new(Two(disk));
+    let errors = take(run).await.errors();
+    assert_eq!(errors.len(), 2, "{errors:?}");
+    assert!(errors.iter().all(|text| text.contains("what is this")), "{errors:?}");
 }

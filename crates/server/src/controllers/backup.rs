@@ -466,9 +466,19 @@ async fn refuse_canceled(
 
 /// The status of a backup that was cancelled.
 fn canceled_status(status: &BackupStatus) -> BackupStatus {
-    let reason = format!("{CANCELED_PREFIX}{CANCELED}");
+    let reason = canceled_reason();
     // What else there is to say of it is in the results.
     BackupStatus { failure_reason: reason.clone(), ..failed(status, reason) }
+}
+
+/// Why a backup that was cancelled has failed.
+fn canceled_reason() -> String {
+    format!("{CANCELED_PREFIX}{CANCELED}")
+}
+
+/// The status of a backup that was cancelled and whose results have been counted, the cancel among them.
+fn canceled_with_results(status: &BackupStatus) -> BackupStatus {
+    BackupStatus { errors: status.errors, ..canceled_status(status) }
 }
 
 /// A status, with the conditions that follow from it, and from whether somebody asked for a cancel.

@@ -107,6 +107,8 @@ pub(super) async fn until_over<T>(
 pub(super) struct Items {
     pub(super) done: u64,
     pub(super) total: u64,
+    /// Whether the total is more than a beginning, so that a part of it can be told.
+    pub(super) is_total_known: bool,
 }
 
 /// Writes how far a run is, until its object is gone. `done_as` is what the field is called that says
@@ -133,8 +135,8 @@ pub(super) async fn show_progress<K>(
         if now == shown && quiet < QUIET {
             continue;
         }
-        let Items { done, total } = now;
-        if let Some(percent) = passed(told, done, total) {
+        let Items { done, total, is_total_known } = now;
+        if let Some(percent) = passed(told, done, total).filter(|_| is_total_known) {
             told = percent;
             let milestone = Milestone::Progress { percent, items_done: done, items_total: total };
             context.events.tell(object, milestone).await;

@@ -138,6 +138,7 @@ async fn operations_get_time_to_stop_and_the_results_say_which_did() {
     assert!((28..45).contains(&since.elapsed().as_secs()), "{:?}", since.elapsed());
     is_canceled(&last);
     assert_eq!(says(&last, "errors"), 5, "one for each operation, and the cancel");
+    assert_eq!(trial.results(&last).await.errors.count(), 5, "and all of them are in the results");
     let operations = trial.operations(&last).await;
     let errors = trial.errors(&last).await;
     for set in SETS {

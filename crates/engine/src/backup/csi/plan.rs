@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use bowline_api::snapshot_type::SnapshotType;
 use bowline_plugin::{Item, ResourceIdentifier};
 use futures::future::BoxFuture;
 use futures::{FutureExt as _, StreamExt as _};
@@ -13,7 +14,7 @@ use super::record::Record;
 use super::sight::Key;
 use super::{AT_ONCE, Api, NO_API, class, object};
 use crate::backup::volume::Volumes;
-use crate::backup::{Context, snapshot};
+use crate::backup::{Context, outside, snapshot};
 use crate::item::Object;
 use crate::journal::{CsiIntent, Intent};
 
@@ -125,8 +126,11 @@ async fn plan_all(
         return Vec::new();
     }
     read_volumes(context, seen, &claims, volumes).await;
-    let mut planned = Vec::new();
-    for wanted in seen.to_snapshot_by_csi(&context.wishes()) {
+    let (mut planned, wishes) = (Vec::new(), context.wishes());
+    if !seen.to_snapshot_by_csi(&wishes).is_empty() {
+        outside::note(context, seen).await;
+    }
+    for wanted in seen.to_snapshot_by_csi(&wishes) {
         let key = (wanted.namespace.clone(), wanted.claim.clone());
         let Some(claim) = claims.remove(&key) else { continue };
         let record = Record {
@@ -205,6 +209,11 @@ async fn plan_one(
     record.name = object::name(&record.claim, &snapshot::request_id(context, &record.volume));
     planned.warnings =
         choice.ignored.iter().map(|why| format!("{why}; {} is used", record.class)).collect();
+    if context.request.snapshot_type(None) == SnapshotType::Cloud {
+        let text = "the snapshot stays with its CSI driver: CSI snapshots are not uploaded, although \
+                    the snapshot type is `cloud`";
+        planned.warnings.push(text.to_owned());
+    }
     let (backup, uid) = (context.request.name.as_str(), context.request.uid.as_str());
     planned.plan = match object::snapshot(record, labels, backup, uid) {
         Ok(item) => match context.csi.sight(context, &api).await.broken() {

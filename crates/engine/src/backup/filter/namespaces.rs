@@ -29,9 +29,13 @@ pub struct Namespace {
 pub struct Expanded {
     /// Those to take, without those that are excluded.
     pub scope: Scope,
+    /// Whether the patterns stand for every namespace that there is, and none is excluded. Then they select
+    /// nothing, as to Velero 1.18 (pkg/util/collections/includes_excludes.go, `IncludeEverything`), and
+    /// cluster-scoped kinds are taken.
+    pub is_of_all: bool,
     /// Patterns of those to leave out.
     pub excluded: Vec<Glob>,
-    /// Namespaces that were asked for and cannot be taken, in Velero's words.
+    /// Namespaces that were asked for and cannot be taken, those that are named in Velero's words.
     pub errors: Vec<String>,
     /// What a user should know.
     pub warnings: Vec<String>,
@@ -48,7 +52,8 @@ pub fn excluded_by_label(live: &[Namespace]) -> impl Iterator<Item = &str> {
 /// Looks up what the patterns of a user stand for.
 ///
 /// `*`, or nothing, is all namespaces and stays so: objects are then listed once for all. Any other
-/// pattern is replaced by the namespaces that it fits now; if there is none, nothing is taken.
+/// pattern is replaced by the namespaces that it fits now; if there is none, nothing is taken. That is an
+/// error where no namespace is left at all, as it is for one that is named, and else a warning.
 pub fn expand(included: &[Glob], excluded: &[Glob], live: &[Namespace]) -> Expanded {
     let labelled = excluded_by_label(live).map(Glob::literal);
     let mut patterns = excluded.to_vec();
@@ -62,8 +67,13 @@ pub fn expand(included: &[Glob], excluded: &[Glob], live: &[Namespace]) -> Expan
     let mut expanded = Expanded { excluded: patterns, ..Expanded::default() };
     if !included.is_empty() && !included.iter().any(Glob::is_everything) {
         let names = included_names(included, live, &mut expanded);
-        let names = names.into_iter().filter(|name| !left_out.matches(name));
-        expanded.scope = Scope::Only(names.map(str::to_owned).collect());
+        let names: Vec<String> =
+            names.into_iter().filter(|name| !left_out.matches(name)).map(str::to_owned).collect();
+        expanded.is_of_all = expanded.excluded.is_empty()
+            && !live.is_empty()
+            && live.iter().all(|namespace| names.contains(&namespace.name));
+        tell_unmatched(included, live, names.is_empty(), &mut expanded);
+        expanded.scope = Scope::Only(names);
     }
     expanded.warnings.extend(argo_cd_warning(&expanded.scope, &left_out, live));
     expanded
@@ -94,6 +104,29 @@ fn included_names<'a>(
         }
     }
     names
+}
+
+/// Tells of patterns that fit no namespace.
+fn tell_unmatched(
+    included: &[Glob],
+    live: &[Namespace],
+    is_nothing_left: bool,
+    expanded: &mut Expanded,
+) {
+    let fits_none = |glob: &&Glob| {
+        !glob.is_literal() && !live.iter().any(|namespace| glob.matches(&namespace.name))
+    };
+    let mut unmatched = included.iter().filter(fits_none).peekable();
+    let has_unmatched = unmatched.peek().is_some();
+    let told = if is_nothing_left { &mut expanded.errors } else { &mut expanded.warnings };
+    told.extend(unmatched.map(|glob| {
+        format!("the pattern {glob} in includedNamespaces matches no namespace of the cluster")
+    }));
+    if is_nothing_left && !has_unmatched && expanded.errors.is_empty() {
+        let text =
+            "no namespace is left to back up: those that includedNamespaces matches are excluded";
+        expanded.warnings.push(text.to_owned());
+    }
 }
 
 /// The warning in Velero's words, with the list as Go writes it.

@@ -56,7 +56,8 @@ fn new(cluster: Lists, namespaced: Lists) -> Kinds {
 
 fn filter(kinds: Kinds, namespaces: Scope, excluded_namespaces: &[&str]) -> Filter {
     let excluded_namespaces = globs(excluded_namespaces);
-    Filter::new(&Spec { namespaces, excluded_namespaces, kinds }, &resources())
+    let spec = Spec { namespaces, excluded_namespaces, kinds, ..Spec::default() };
+    Filter::new(&spec, &resources())
 }
 
 fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
@@ -464,4 +465,43 @@ fn reasons_are_told_in_words() {
     ] {
         assert_eq!(reason.to_string(), words);
     }
+}
+
+#[test]
+fn namespaces_that_are_all_that_there_are_are_no_selection() {
+    for kinds in [Kinds::default(), old(&[], &["secrets"], None)] {
+        for (is_of_all_namespaces, verdict) in [(true, YES), (false, no(PartOfCluster))] {
+            let spec = Spec {
+                namespaces: only(&["shop"]),
+                is_of_all_namespaces,
+                kinds: kinds.clone(),
+                ..Spec::default()
+            };
+            let filter = Filter::new(&spec, &resources());
+            assert_eq!(filter.kind(&find("clusterroles")), verdict);
+            // One that comes up meanwhile was not asked for.
+            let young = filter.item(&find("pods"), "young", "x", &BTreeMap::new());
+            assert_eq!(young, no(NamespaceNotIncluded));
+        }
+    }
+}
+
+#[test]
+fn credentials_are_left_out_even_where_an_action_insists_and_nothing_else_is() {
+    let secrets = ["keys".to_owned()].into();
+    let credentials = Credentials { namespace: "velero".into(), secrets };
+    let filter = Filter::new(&Spec { credentials, ..Spec::default() }, &resources());
+    for (kind, namespace, name, verdict) in [
+        ("secrets", "velero", "keys", no(Reason::Credentials)),
+        ("secrets", "velero", "other", YES),
+        ("secrets", "shop", "keys", YES),
+        ("pods", "velero", "keys", YES),
+    ] {
+        let kind = find(kind);
+        assert_eq!(filter.item(&kind, namespace, name, &BTreeMap::new()), verdict);
+        assert_eq!(filter.insisted(&kind, namespace, name), verdict);
+    }
+    let labels = labels(&[("velero.io/exclude-from-backup", "true")]);
+    let labelled = filter.item(&find("secrets"), "velero", "keys", &labels);
+    assert_eq!(labelled, no(ExcludeLabel), "the user has said so, and need not be told");
 }

@@ -39,6 +39,10 @@ pub enum Reason {
     PartOfCluster,
     /// It is an object of the CSI snapshot API.
     SnapshotObject,
+    /// It is a request to the server.
+    Request,
+    /// It holds credentials of the server.
+    Credentials,
     /// It is a Namespace on its way in or out.
     NamespaceNotActive,
     /// Its labels were not asked for.
@@ -62,6 +66,8 @@ impl fmt::Display for Reason {
             Self::SnapshotObject => {
                 f.write_str("objects of the CSI snapshot API are taken only with their volume")
             }
+            Self::Request => f.write_str("requests to the server are never stored"),
+            Self::Credentials => f.write_str("it holds credentials of the server"),
             Self::NamespaceNotActive => f.write_str("the namespace is not active"),
             Self::NotSelected => f.write_str("its labels are not selected"),
         }

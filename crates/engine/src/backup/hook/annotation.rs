@@ -34,14 +34,38 @@ pub(super) const OLD: Keys = Keys {
     timeout: key::OLD_TIMEOUT,
 };
 
-/// The hook that annotations ask for; none if there is no command.
-pub(super) fn hook(annotations: &Annotations<'_>, keys: &Keys) -> Result<Option<Hook>, Error> {
+/// The hook that annotations ask for; none if there is no command. What cannot be read besides the command
+/// means the default, as to Velero (internal/hook/item_hook_handler.go), and is a warning.
+pub(super) fn hook(
+    annotations: &Annotations<'_>,
+    keys: &Keys,
+    warnings: &mut Vec<String>,
+) -> Result<Option<Hook>, Error> {
     let Some(command) = annotations.command(keys.command)? else { return Ok(None) };
+    let on_error = annotations.on_error(keys.on_error);
+    let on_error = or_default(on_error, "Fail", warnings)?;
+    let timeout = annotations.timeout(keys.timeout);
+    let timeout = or_default(timeout, &format!("{}s", EXEC_TIMEOUT.as_secs()), warnings)?;
     Ok(Some(Hook {
         source: Source::Annotations,
         container: annotations.text(keys.container).unwrap_or_default().to_owned(),
         command,
-        on_error: annotations.on_error(keys.on_error)?.unwrap_or(OnError::Fail),
-        timeout: annotations.timeout(keys.timeout)?.unwrap_or(EXEC_TIMEOUT),
+        on_error: on_error.unwrap_or(OnError::Fail),
+        timeout: timeout.unwrap_or(EXEC_TIMEOUT),
     }))
+}
+
+/// What an annotation says; none, with a warning, if it cannot be read.
+fn or_default<T>(
+    read: Result<Option<T>, Error>,
+    default: &str,
+    warnings: &mut Vec<String>,
+) -> Result<Option<T>, Error> {
+    match read {
+        Err(Error::Annotation { key, reason }) => {
+            warnings.push(format!("the annotation {key} {reason}; the default {default} is used"));
+            Ok(None)
+        }
+        read => read,
+    }
 }

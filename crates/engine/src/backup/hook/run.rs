@@ -75,7 +75,20 @@ pub(super) async fn run(
         command: hook.command.clone(),
         timeout: hook.timeout,
     };
-    judge(cluster.exec(&exec).await)
+    let executed = cluster.exec(&exec).await;
+    if let Ok(Executed { output, .. }) = &executed {
+        tell_output(pod, hook, output);
+    }
+    judge(executed)
+}
+
+/// Writes into the log of the backup what a hook wrote, as Velero does (pkg/podexec). How much is kept of it,
+/// the cluster says.
+fn tell_output(pod: &ResourceIdentifier, hook: &Hook, output: &str) {
+    let output = output.trim();
+    if !output.is_empty() {
+        tracing::info!(%pod, container = hook.container, output, "the hook {} wrote", Told(hook));
+    }
 }
 
 fn judge(executed: Result<Executed, Error>) -> Result<(), Failure> {

@@ -1,7 +1,8 @@
 #![expect(clippy::needless_pass_by_value, reason = "`json!` makes values, not references")]
 
-use std::sync::Mutex;
+use std::fmt::Write as _;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use bowline_plugin::Item;
 use jiff::Timestamp;
@@ -190,17 +191,13 @@ fn annotations_say_all_that_a_hook_needs() {
 }
 
 #[test]
-fn an_annotation_that_cannot_be_read_is_an_error_that_keeps_commands_to_itself() {
+fn a_command_that_cannot_be_read_is_an_error_that_keeps_it_to_itself() {
     for (key, value) in [
         ("pre.hook.backup.velero.io/command", r#"["mysql", "-psecret""#),
         ("pre.hook.backup.velero.io/command", r#"["mysql", 7, "secret"]"#),
         ("pre.hook.backup.velero.io/command", "[]"),
-        ("pre.hook.backup.velero.io/timeout", "soon"),
-        ("pre.hook.backup.velero.io/timeout", "-3s"),
-        ("pre.hook.backup.velero.io/on-error", "fail"),
         ("post.hook.backup.velero.io/command", "[secret"),
-        ("post.hook.backup.velero.io/timeout", "3"),
-        ("hook.backup.velero.io/on-error", "Ignore"),
+        ("hook.backup.velero.io/command", "[secret"),
     ] {
         let mut annotations = json!({"post.hook.backup.velero.io/command": "x"});
         let old = key.starts_with("hook");
@@ -211,6 +208,27 @@ fn an_annotation_that_cannot_be_read_is_an_error_that_keeps_commands_to_itself()
         let error = Hooks::default().plan(&annotated(annotations)).unwrap_err().to_string();
         assert!(error.contains(key), "{error}");
         assert!(!error.contains("secret"), "{error}");
+    }
+}
+
+#[test]
+fn a_setting_that_cannot_be_read_means_the_default_and_is_a_warning() {
+    for (key, value) in [
+        ("pre.hook.backup.velero.io/timeout", "soon"),
+        ("pre.hook.backup.velero.io/timeout", "-3s"),
+        ("pre.hook.backup.velero.io/on-error", "fail"),
+        ("post.hook.backup.velero.io/timeout", "3"),
+        ("hook.backup.velero.io/on-error", "Ignore"),
+    ] {
+        let old = if key.starts_with("hook") { "hook" } else { "pre.hook" };
+        let mut annotations = json!({"post.hook.backup.velero.io/command": "x"});
+        annotations[format!("{old}.backup.velero.io/command")] = "x".into();
+        let expected = Hooks::default().plan_and_warn(&annotated(annotations.clone())).unwrap();
+        annotations[key] = value.into();
+        let planned = Hooks::default().plan_and_warn(&annotated(annotations)).unwrap();
+        assert_eq!(planned.0, expected.0, "{key}: {value}");
+        assert_eq!((planned.1.len(), expected.1.len()), (1, 0), "{planned:?}");
+        assert!(planned.1[0].contains(key), "{planned:?}");
     }
 }
 
@@ -424,4 +442,53 @@ async fn commands_are_never_told() {
     let ran = run(spec, script).await;
     assert_eq!(*COMMANDS.lock().unwrap(), ["-psecret", "-psecret"]);
     assert!(!format!("{:?}", ran.report).contains("secret"));
+}
+
+/// Keeps what is logged.
+struct Lines(Arc<Mutex<Vec<String>>>);
+
+impl tracing::Subscriber for Lines {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut line = event.metadata().level().to_string();
+        event.record(&mut |field: &tracing::field::Field, value: &dyn fmt::Debug| {
+            write!(line, " {field}={value:?}").unwrap();
+        });
+        self.0.lock().unwrap().push(line);
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[tokio::test]
+async fn what_hooks_write_is_in_the_log_also_of_those_that_end_well() {
+    let lines = Arc::new(Mutex::new(Vec::new()));
+    let guard = tracing::subscriber::set_default(Lines(Arc::clone(&lines)));
+    let script: Script = |exec| {
+        let output = format!("{} says hello\n", exec.command[0]);
+        let failure = (exec.command[0] == "bad").then(|| "exit code 1".to_owned());
+        Ok(Executed { output, failure })
+    };
+    let pre = json!([hook("good", "Fail"), hook("bad", "Continue")]);
+    run(json!({"name": "x", "pre": pre, "post": [exec("thaw")]}), script).await;
+    drop(guard);
+    let lines = lines.lock().unwrap().clone();
+    for hook in ["good", "bad", "thaw"] {
+        let words = ["INFO", "pods/shop/db", "main", &format!("{hook} says hello")];
+        let is_told = |line: &&String| words.iter().all(|word| line.contains(word));
+        assert_eq!(lines.iter().filter(is_told).count(), 1, "{hook}: {lines:#?}");
+    }
 }

@@ -1,25 +1,25 @@
 //! An item among the actions: shown to each in order, with what they add to it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_api::annotation;
 use bowline_plugin::{
-    BackupItemAction, BackupOutput, Class, Code, Item, OperationId, ResourceIdentifier,
+    BackupItemAction, BackupOutput, Class, Code, Item, Name, OperationId, ResourceIdentifier,
 };
 use jiff::Timestamp;
+use memchr::memmem;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{How, Sink, visit};
+use super::{How, Sink};
 use crate::backup::Context;
-use crate::item::Object;
+use crate::item::{InvalidObject, Object, is_name};
 use crate::operation::{Kind, Operation};
 use crate::point::{self, Point};
 use crate::selection::Action;
 
-/// How long a chain of items may be of which each was added by the one before.
-const DEEPEST: usize = 64;
 /// The pause before an item is shown again to a plugin that has died.
 const SECOND_TRY_PAUSE: Duration = Duration::from_millis(500);
 
@@ -30,18 +30,40 @@ pub(super) enum Acted {
     Failed,
 }
 
-/// Shows an item to the actions that select it, in order.
+/// An item that an action added to another.
+pub(super) struct AdditionalItem {
+    id: ResourceIdentifier,
+    /// The item that it was added to.
+    parent: Arc<ResourceIdentifier>,
+    action: Name,
+    /// Whether the action insists on it, whatever the filters say.
+    is_wanted: bool,
+}
+
+/// Shows an item to the actions that select it, in order. What they add goes to `added`, to be visited
+/// afterwards.
 pub(super) async fn act(
     context: &Context,
     mut object: Object,
     id: &ResourceIdentifier,
-    how: &How,
     sink: &Sink<'_>,
+    added: &mut Vec<AdditionalItem>,
 ) -> Acted {
+    let mut parent = None;
     for (place, action) in context.backup_item_actions.iter().enumerate() {
         if !action.selects(&object) {
             continue;
         }
+        if parent.is_none() {
+            object = match without_own_mark(object) {
+                Ok(object) => object,
+                Err(error) => {
+                    sink.report(context).error(id, format!("it cannot be read: {error}"));
+                    return Acted::Failed;
+                }
+            };
+        }
+        let parent = parent.get_or_insert_with(|| Arc::new(id.clone()));
         let is_of_plugin = place >= context.built_in_item_actions;
         if is_of_plugin {
             point::pass(Point::Execute);
@@ -65,7 +87,11 @@ pub(super) async fn act(
                     return Acted::Failed;
                 }
             };
-        let mut wants_additional = false;
+        // It goes on, whatever becomes of the item.
+        if let Some(operation) = operation {
+            sink.begun(context, begun(context, action, id, operation, post_operation_items));
+        }
+        let mut is_wanted = false;
         // Most actions return what they were given.
         if item.json() != object.item.json() {
             let marks = match take_marks(item) {
@@ -80,7 +106,7 @@ pub(super) async fn act(
                 tracing::info!(item = %id, "left out by the action {}", action.name);
                 return Acted::Drop;
             }
-            wants_additional = marks.wants_additional;
+            is_wanted = marks.wants_additional;
             object = match Object::new(&object.resource, marks.item) {
                 Ok(object) => object,
                 Err(error) => {
@@ -90,12 +116,11 @@ pub(super) async fn act(
                 }
             };
         }
-        if let Some(operation) = operation {
-            sink.begun(context, begun(context, action, id, operation, post_operation_items));
-        }
-        for additional in additional_items {
-            visit_additional(context, id, &additional, wants_additional, how.depth, sink).await;
-        }
+        // What comes last is visited first.
+        added.extend(additional_items.into_iter().rev().map(|id| {
+            let (parent, action) = (Arc::clone(parent), action.name.clone());
+            AdditionalItem { id, parent, action, is_wanted }
+        }));
     }
     Acted::Store(object)
 }
@@ -134,36 +159,35 @@ async fn execute_again(
     executed
 }
 
-/// Backs up an item that an action added.
-async fn visit_additional(
+/// Reads an item that an action added, and says how it came in. None if it is not to be visited: it was, or
+/// will be, or it is not there.
+pub(super) async fn read_additional(
     context: &Context,
-    parent: &ResourceIdentifier,
-    id: &ResourceIdentifier,
-    is_wanted: bool,
-    depth: usize,
+    additional: &AdditionalItem,
     sink: &Sink<'_>,
-) {
+) -> Option<(Object, How)> {
+    let AdditionalItem { id, parent, action, is_wanted } = additional;
+    let is_wanted = *is_wanted;
     let Some((resource, id)) = context.resolve(id) else {
-        let text = format!("an action added {id}, which the cluster has no such kind for");
-        sink.report(context).error(parent, text);
-        return;
+        let text =
+            format!("the action {action} added {id}, of a kind that the cluster does not serve");
+        sink.report(context).error(&**parent, text);
+        return None;
     };
     let id = &id;
+    // Without a name it would be a list.
+    if !is_name(&id.name) || (!id.namespace.is_empty() && !is_name(&id.namespace)) {
+        let text = format!("the action {action} added {id}, {}", without_name(&id.name));
+        sink.report(context).error(&**parent, text);
+        return None;
+    }
     if context.seen.contains(id) {
-        return;
+        return None;
     }
     if sink.keeps_back(id) {
         // It is an item of the block, and comes to it by itself.
-        if let Some(member) = sink.take_member(id) {
-            let how = How { is_wanted, depth: depth + 1, ..How::default() };
-            visit(context, member, how, sink).await;
-        }
-        return;
-    }
-    if depth >= DEEPEST {
-        let text = format!("{id} is not backed up: {DEEPEST} items have added one another");
-        sink.report(context).error(parent, text);
-        return;
+        let member = sink.take_member(id)?;
+        return Some((member, How { is_wanted, ..How::default() }));
     }
     let member = sink.take_member(id);
     let is_of_another_block = member.is_none();
@@ -173,17 +197,42 @@ async fn visit_additional(
     };
     match found {
         Ok(Some(object)) => {
-            let how = How { is_wanted, depth: depth + 1, is_of_another_block, ..How::default() };
-            visit(context, object, how, sink).await;
+            Some((object, How { is_wanted, is_of_another_block, ..How::default() }))
         }
         Ok(None) => {
-            let text = format!("an action added {id}, which does not exist");
-            sink.report(context).warning(parent, text);
+            let text = format!("the action {action} added {id}, which does not exist");
+            sink.report(context).warning(&**parent, text);
+            None
         }
         Err(error) => {
-            sink.report(context).error(id, format!("it cannot be read: {error}"));
+            let text =
+                format!("it cannot be read: {error}; the action {action} added it to {parent}");
+            sink.report(context).error(id, text);
+            None
         }
     }
+}
+
+/// What is wrong with an item that has no name, or none that an object can have.
+pub(in crate::backup) fn without_name(name: &str) -> &'static str {
+    if name.is_empty() { "an item without a name" } else { "a name that no object can have" }
+}
+
+/// An object without the mark by which actions insist on their additional items: whoever may write the
+/// object could put it there, and would get what filters leave out into the backup.
+fn without_own_mark(object: Object) -> Result<Object, InvalidObject> {
+    let mark = annotation::MUST_INCLUDE_ON_BACKUP;
+    // Nearly no object has it, so that nearly none is read for it.
+    if memmem::find(object.item.json(), mark.as_bytes()).is_none() {
+        return Ok(object);
+    }
+    let mut value: Value = object.item.parse()?;
+    let annotations = value["metadata"]["annotations"].as_object_mut();
+    if annotations.is_none_or(|annotations| annotations.remove(mark).is_none()) {
+        return Ok(object);
+    }
+    tracing::warn!(item = %object.id(), "the annotation {mark} of the object is ignored");
+    Object::new(&object.resource, Item::from_object(&value)?)
 }
 
 /// An item as an action returned it, without the marks by which actions speak to us.

@@ -65,6 +65,11 @@ impl<'a> Sink<'a> {
         Self { way, members: Mutex::default(), kept_back: Mutex::default() }
     }
 
+    /// Whether items go into the archive at once.
+    pub(super) fn is_archive(&self) -> bool {
+        matches!(self.way, Way::Archive(_))
+    }
+
     /// What is to be put in the place of what is in the archive.
     pub(in crate::backup) fn into_fresh(self) -> Option<Fresh> {
         match self.way {

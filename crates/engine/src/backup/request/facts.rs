@@ -26,6 +26,8 @@ pub struct Facts {
     pub storage_location: Lookup<BackupStorageLocation>,
     /// The name of the location that says that it is the default one.
     pub default_storage_location: Option<String>,
+    /// All BackupStorageLocations, or why they could not be listed.
+    pub storage_locations: Result<Vec<BackupStorageLocation>, String>,
     /// All VolumeSnapshotLocations, or why they could not be listed.
     pub snapshot_locations: Result<Vec<VolumeSnapshotLocation>, String>,
     /// All namespaces of the cluster, or why they could not be listed.

@@ -1,3 +1,4 @@
+mod credentials;
 mod lists;
 mod location;
 mod policy;
@@ -45,6 +46,7 @@ fn facts() -> Facts {
     Facts {
         storage_location: storage("ReadWrite", "Available"),
         default_storage_location: None,
+        storage_locations: Ok(Vec::new()),
         snapshot_locations: Ok(Vec::new()),
         namespaces: Ok(vec![namespace("shop", &[]), namespace("kube-system", &[])]),
         policy: Lookup::Missing,

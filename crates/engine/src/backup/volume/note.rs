@@ -16,7 +16,7 @@ const TOKEN: &str = "default-token";
 
 /// A pod with volumes that can hold data.
 #[derive(Debug)]
-pub(super) struct PodNote {
+pub(crate) struct PodNote {
     pub(super) namespace: Box<str>,
     pub(super) name: Box<str>,
     pub(super) volumes: Vec<PodVolume>,
@@ -182,6 +182,16 @@ impl PodNote {
         }
         let (namespace, name) = (object.namespace.as_str().into(), object.name.as_str().into());
         Self { namespace, name, volumes, unanswerable }
+    }
+
+    /// Reads a pod that is not part of the run.
+    pub(crate) fn read(object: &Object) -> serde_json::Result<Self> {
+        Ok(Self::new(object, read_pod(object)?, Arc::new))
+    }
+
+    /// The name of the pod.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
     }
 
     /// Whether there is nothing to say about it.

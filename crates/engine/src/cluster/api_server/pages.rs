@@ -11,7 +11,7 @@ use futures::stream::{self, BoxStream};
 use kube::client::Body;
 
 use super::super::split::{NotAList, Splitter};
-use super::super::{Error, Query, Result};
+use super::super::{Announce, Error, Query, Result};
 use super::patience::{Failed, Hope, Patience};
 use super::{ApiServer, next_bytes, path_of, segment};
 use crate::item::Object;
@@ -25,10 +25,10 @@ pub(super) struct Source {
 }
 
 /// Lists objects.
-pub(super) fn list(source: Source) -> BoxStream<'static, Result<Object>> {
+pub(super) fn list(source: Source, announce: Announce) -> BoxStream<'static, Result<Object>> {
     let patience = Patience::new(source.server.outage);
-    let pages =
-        Pages { source, page: None, next: Some(String::new()), read: 0, furthest: 0, patience };
+    let next = Some(String::new());
+    let pages = Pages { source, page: None, next, read: 0, furthest: 0, patience, announce };
     stream::unfold(Some(pages), async |pages| {
         let mut pages = pages?;
         match pages.next_object().await {
@@ -53,6 +53,7 @@ struct Pages {
     /// The most that any try has.
     furthest: usize,
     patience: Patience,
+    announce: Announce,
 }
 
 struct Page {
@@ -74,6 +75,13 @@ impl Pages {
             let step = page.step().await;
             match step {
                 Ok(Step::Object(json)) => {
+                    if self.read == 0
+                        && let Some(after) = page.splitter.remaining()
+                    {
+                        // A page with others after it is full.
+                        let here = u64::from(self.source.server.page_size);
+                        (self.announce)(after.saturating_add(here));
+                    }
                     self.read += 1;
                     if self.read > self.furthest {
                         self.furthest = self.read;

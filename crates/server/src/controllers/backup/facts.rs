@@ -54,6 +54,7 @@ pub(super) async fn gather(context: &Context, backup: &Backup) -> kube::Result<K
     let facts = Facts {
         storage_location: location.found,
         default_storage_location: location.default,
+        storage_locations: told(all(&context.api::<BackupStorageLocation>()).await)?,
         snapshot_locations: told(all(&context.api::<VolumeSnapshotLocation>()).await)?,
         namespaces: told(live_namespaces(context).await)?,
         policy: config_map(context, policy).await?,

@@ -19,7 +19,7 @@ use super::commit::{Conclusion, Recorded, commit};
 use super::csi::without_failed;
 use super::volumes::Resources;
 use super::wait::{Contents, Recalled, bucket};
-use super::{Course, Then, WorkError, canceled_status, failed, recover};
+use super::{Course, Then, WorkError, canceled_reason, canceled_with_results, failed, recover};
 use crate::controllers::bucket_wait::{try_bucket, unless_canceled};
 use crate::story::one_line;
 
@@ -54,6 +54,9 @@ impl Course<'_> {
         // From here on it is settled whether it was cancelled.
         let is_canceled = self.kit.cancel.is_cancelled();
         self.settle_volumes(&store, &operations, own, is_canceled, &report).await?;
+        if is_canceled {
+            report.error(About::Run, canceled_reason());
+        }
         let mut status = self.status();
         if let Err(error) = self.add_results(&store, &report, &mut status).await {
             if let Some(error) = WorkError::of_write(&error) {
@@ -65,7 +68,7 @@ impl Course<'_> {
         }
         point::pass(Point::ResultsWritten);
         self.write_log(&store).await?;
-        let status = if is_canceled { canceled_status(&status) } else { status };
+        let status = if is_canceled { canceled_with_results(&status) } else { status };
         let unknown = || WorkError::Commit("no answer since the backup was canceled".into());
         let committing = commit(&store, &self.backup, &status);
         let conclusion = unless_canceled(&self.kit.cancel, committing, || Err(unknown())).await?;

@@ -233,7 +233,11 @@ impl Course<'_> {
     ) -> (Taken, bool) {
         let progress = Arc::new(Progress::default());
         let run = self.engine_run(request, store, recovery, Arc::clone(&progress));
-        let items = || Items { done: progress.backed_up(), total: progress.total() };
+        let items = || Items {
+            done: progress.backed_up(),
+            total: progress.total(),
+            is_total_known: progress.is_total_known(),
+        };
         let resources = Resources::new(self.context, &self.backup);
         let shown = async {
             let counted =

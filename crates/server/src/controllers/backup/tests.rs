@@ -27,6 +27,13 @@ fn a_failure_at_the_end_keeps_what_the_run_has_counted() {
 }
 
 #[test]
+fn a_cancelled_backup_has_as_many_errors_as_its_results() {
+    let end = canceled_with_results(&status());
+    assert_eq!((end.phase, end.errors, end.warnings), (Some(BackupPhase::Failed), 3, 2));
+    assert!(end.failure_reason.starts_with(CANCELED_PREFIX), "{}", end.failure_reason);
+}
+
+#[test]
 fn what_others_wait_for_is_not_tried_for_ever() {
     assert!(has_time(Life::Moves(Duration::ZERO)));
     assert!(has_time(Life::Still(Duration::from_mins(4))));

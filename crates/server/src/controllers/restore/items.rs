@@ -117,7 +117,8 @@ impl Course<'_> {
             cancel: self.kit.cancel.clone(),
         };
         let waiting = Arc::clone(&progress);
-        let items = || Items { done: progress.restored(), total: progress.total() };
+        let items =
+            || Items { done: progress.restored(), total: progress.total(), is_total_known: true };
         let shown = async {
             tokio::select! {
                 () = show_progress(context, self.api, &self.restore, "itemsRestored", items) => {}

@@ -55,7 +55,7 @@ fn patterns_of_namespaces_stand_for_those_that_there_are() {
 #[test]
 fn a_namespace_that_is_named_and_not_there_is_an_error() {
     let Expanded { errors, warnings, .. } =
-        expand(&globs(&["missing", "x-*", "", "seen", "gone"]), &[], &live());
+        expand(&globs(&["missing", "", "seen", "gone"]), &[], &live());
     assert_eq!(
         errors,
         ["fail to get the namespace missing specified in backup.Spec.IncludedNamespaces"]
@@ -67,6 +67,55 @@ fn a_namespace_that_is_named_and_not_there_is_an_error() {
           taken"
         ]
     );
+}
+
+#[test]
+fn a_pattern_that_matches_no_namespace_is_a_warning_and_an_error_where_none_is_left() {
+    let unmatched = |glob: &str| {
+        format!("the pattern {glob} in includedNamespaces matches no namespace of the cluster")
+    };
+    for (included, excluded, errors, warnings) in [
+        (&["x-*"][..], &[][..], vec![unmatched("x-*")], vec![]),
+        (&["x-*", "y-?"], &[], vec![unmatched("x-*"), unmatched("y-?")], vec![]),
+        (&["x-*", "seen"], &[], vec![], vec![unmatched("x-*")]),
+        (&["x-*", "app-*"], &["app-*"], vec![unmatched("x-*")], vec![]),
+        (&["app-*"], &[], vec![], vec![]),
+        (&["*"], &[], vec![], vec![]),
+        (
+            &["app-*"],
+            &["app-*"],
+            vec![],
+            vec![
+                "no namespace is left to back up: those that includedNamespaces matches are excluded"
+                    .to_owned(),
+            ],
+        ),
+    ] {
+        let mut live = live();
+        for namespace in &mut live {
+            namespace.labels.clear();
+        }
+        let expanded = expand(&globs(included), &globs(excluded), &live);
+        assert_eq!(expanded.errors, errors, "{included:?} without {excluded:?}");
+        assert_eq!(expanded.warnings, warnings, "{included:?} without {excluded:?}");
+    }
+}
+
+#[test]
+fn a_list_of_all_namespaces_is_no_selection_unless_one_is_excluded() {
+    let live = [namespace("a", &[]), namespace("b", &[])];
+    let hidden =
+        [namespace("a", &[]), namespace("b", &[("velero.io/exclude-from-backup", "true")])];
+    for (included, excluded, live, expected) in [
+        (&["a", "b"][..], &[][..], &live, true),
+        (&["?"], &[], &live, true),
+        (&["a"], &[], &live, false),
+        (&["a", "b"], &["c"], &live, false),
+        (&["a", "b"], &[], &hidden, false),
+    ] {
+        let expanded = expand(&globs(included), &globs(excluded), live);
+        assert_eq!(expanded.is_of_all, expected, "{included:?} without {excluded:?}");
+    }
 }
 
 #[test]

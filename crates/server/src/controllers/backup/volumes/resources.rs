@@ -613,8 +613,13 @@ fn status(
     let telling = of.iter().rev().find(|one| one.progress.done > 0 || one.progress.total > 0);
     let (mut done, total) = telling
         .map_or((0, 0), |Operation { progress, .. }| (progress.done.max(0), progress.total.max(0)));
-    // A snapshot that is complete says how much there is to upload, and that nothing of it is.
-    if !has_ended && telling.is_some_and(|operation| operation.state.is_terminal()) {
+    // A snapshot that is complete says how much there is to upload, and that nothing of it is. One whose
+    // upload ended without a word about itself has not uploaded all of it.
+    let is_of_creation = telling.is_some_and(|operation| match operation.state {
+        State::Completed => phase != VolumePluginPhase::Completed,
+        _ => !has_ended && operation.state.is_terminal(),
+    });
+    if is_of_creation {
         done = 0;
     }
     // What a plugin tells last may be from shortly before the end.

@@ -55,6 +55,8 @@ fn bytes_are_those_of_the_upload_and_never_nonsense() {
         ((95, 90), State::InProgress, (95, 90)),
         ((30, 90), State::Completed, (90, 90)),
         ((30, 90), State::Failed("no".into()), (30, 90)),
+        ((0, 0), State::Failed("canceled: by a user".into()), (0, 5)),
+        ((0, 0), State::Failed("disk full".into()), (0, 5)),
         ((7, 0), State::Completed, (7, 0)),
     ] {
         let upload = operation(Kind::SnapshotUpload, state.clone(), done, total);

@@ -1,0 +1,50 @@
+use super::*;
+
+/// Locations of a kind, each with the Secret that its credential is in.
+fn locations<T: serde::de::DeserializeOwned>(secrets: &[Option<&str>]) -> Vec<T> {
+    let location = |secret: Option<&str>| {
+        let mut location = json!({
+            "metadata": {"name": "x"},
+            "spec": {"provider": "p", "objectStorage": {"bucket": "b"}},
+        });
+        if let Some(secret) = secret {
+            location["spec"]["credential"] = json!({"name": secret, "key": "k"});
+        }
+        serde_json::from_value(location).unwrap()
+    };
+    secrets.iter().copied().map(location).collect()
+}
+
+fn left_out(annotation: Option<&str>, facts: &Facts) -> Result<Vec<String>, Vec<String>> {
+    let mut backup = backup(json!({}));
+    let annotations = backup.metadata.annotations.get_or_insert_default();
+    let key = "bowline.io/include-credentials".to_owned();
+    annotations.extend(annotation.map(|value| (key, value.to_owned())));
+    let request = prepare(&backup, facts, &Defaults::default(), now()).outcome?;
+    assert_eq!(request.filter.credentials.namespace, "velero");
+    Ok(request.filter.credentials.secrets.into_iter().collect())
+}
+
+#[test]
+fn the_secrets_that_locations_name_are_left_out_unless_they_are_asked_for() {
+    let facts = Facts {
+        storage_locations: Ok(locations(&[Some("main"), None, Some("cloud-credentials")])),
+        snapshot_locations: Ok(locations(&[Some("snapshots")])),
+        ..facts()
+    };
+    let all = ["cloud-credentials", "local-volume", "main", "snapshots", "velero-repo-credentials"];
+    assert_eq!(left_out(None, &facts).unwrap(), all);
+    assert_eq!(left_out(Some("false"), &facts).unwrap(), all);
+    assert_eq!(left_out(Some("true"), &facts).unwrap(), [""; 0]);
+    let errors = left_out(Some("yes"), &facts).unwrap_err();
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    assert!(errors[0].contains("bowline.io/include-credentials"), "{errors:?}");
+}
+
+#[test]
+fn a_backup_that_cannot_know_the_credentials_is_refused() {
+    let facts = Facts { storage_locations: Err("no route".into()), ..facts() };
+    let errors = left_out(None, &facts).unwrap_err();
+    assert_eq!(errors, ["error listing backup storage locations: no route"]);
+    assert_eq!(left_out(Some("true"), &facts).unwrap(), [""; 0]);
+}
