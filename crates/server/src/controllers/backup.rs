@@ -282,7 +282,7 @@ async fn start(
     };
     let opened = Course::open(context, api, backup, name, uid, log, cancel.clone()).await?;
     let Some((course, _)) = opened else { return Ok(()) };
-    let then = course.items(request, held, store, Recovery::default()).await?;
+    let then = Box::pin(course.items(request, held, store, Recovery::default())).await?;
     course.go_on(then).await
 }
 

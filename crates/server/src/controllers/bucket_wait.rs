@@ -205,17 +205,17 @@ where
         let is_last = was_canceled;
         was_canceled = cancel.is_cancelled();
         let attempt = attempt();
-        async move { attempt.await.map_err(|error| Try { error, is_last }) }
+        async move { attempt.await.map_err(|error| Try { error: Box::new(error), is_last }) }
     };
-    let given_up = || Err(Try { error: bowline_store::Error::GivenUp, is_last: true });
+    let given_up = || Err(Try { error: Box::new(bowline_store::Error::GivenUp), is_last: true });
     let tried = super::run::patiently_unless(attempt, |failed: &Try| failed.is_last);
-    unless_canceled(cancel, tried, given_up).await.map_err(|failed| failed.error)
+    unless_canceled(cancel, tried, given_up).await.map_err(|failed| *failed.error)
 }
 
 /// A try that failed.
 #[derive(Debug)]
 struct Try {
-    error: bowline_store::Error,
+    error: Box<bowline_store::Error>,
     /// Whether there is none after it.
     is_last: bool,
 }

@@ -313,7 +313,7 @@ async fn resume(
     let location = known.location_name();
     let opening = Course::open(context, api, restore, (name, uid), &location, log, cancel);
     let Some((course, recovered)) = opening.await? else { return Ok(()) };
-    let (then, store) = course.resume(stage, &known, &recovered).await?;
+    let (then, store) = Box::pin(course.resume(stage, &known, &recovered)).await?;
     let recovered = (stage > Stage::Items).then_some(recovered);
     course.go_on(then, store, recovered).await
 }

@@ -53,7 +53,8 @@ impl Course<'_> {
         let cluster = self.cluster();
         self.kit.thaw(self.context, &*cluster, &self.backup, &report).await;
         let looking = self.ask(recover::committed(self.context, &self.backup));
-        let store = match first_answer(self.context, self.kit.uid.as_str(), looking).await {
+        let looking = first_answer(self.context, self.kit.uid.as_str(), looking);
+        let store = match Box::pin(looking).await {
             Ok(recover::Committed::Yes(status)) => return Ok(Then::Over(status)),
             Ok(recover::Committed::No(store)) => store,
             Err(error) => {
@@ -64,13 +65,13 @@ impl Course<'_> {
         self.kit.note_bucket_back(self.context).await;
         if recovered.attempts >= self.bounds().attempts {
             let reason = EndReason::TooManyAttempts(recovered.attempts).to_string();
-            return self.give_up(reason, &recovered, &store).await;
+            return Box::pin(self.give_up(reason, &recovered, &store)).await;
         }
         let (request, reach) = match self.request().await? {
             Ok(request) => request,
             Err(errors) => {
                 let reason = format!("it is not valid any more: {errors}");
-                return self.give_up(reason, &recovered, &store).await;
+                return Box::pin(self.give_up(reason, &recovered, &store)).await;
             }
         };
         let held = hold(self.context, &self.backup, &reach)?;
@@ -81,7 +82,7 @@ impl Course<'_> {
         );
         let attempt = u32::try_from(recovered.attempts + 1).unwrap_or(u32::MAX);
         self.tell(Milestone::Resumed { attempt }).await;
-        self.items(request, held, store, Recovery { recovered, report }).await
+        Box::pin(self.items(request, held, store, Recovery { recovered, report })).await
     }
 
     /// Ends a backup that is not taken up again: what it has begun is told to stop.
@@ -97,7 +98,8 @@ impl Course<'_> {
         tell_failed(&taken.operations, &taken.report);
         self.discard_csi(&taken.csi_targets(), &taken.report).await;
         let status = finalize::status(&self.backup, &taken);
-        self.close(store, status, &taken, recovered.attempts.max(self.bounds().attempts)).await
+        let attempts = recovered.attempts.max(self.bounds().attempts);
+        Box::pin(self.close(store, status, &taken, attempts)).await
     }
 
     /// Lets the engine take the backup, which is held as one that runs.
@@ -113,7 +115,7 @@ impl Course<'_> {
                 return Err(WorkError::Thaw(reason));
             }
             let reason = format!("it cannot go on: {reason}");
-            return self.give_up(reason, &recovery.recovered, &store).await;
+            return Box::pin(self.give_up(reason, &recovery.recovered, &store)).await;
         }
         self.kit.keep_hooks(self.context, &self.backup.spec.hooks).await;
         let attempts = recovery.recovered.attempts + 1;
@@ -180,7 +182,7 @@ impl Course<'_> {
             let completed = &mut status.csi_volume_snapshots_completed;
             *completed = (*completed).min(left);
         }
-        self.close(&store, status, &taken, attempts).await
+        Box::pin(self.close(&store, status, &taken, attempts)).await
     }
 
     /// Who asks about the operations of the backup.

@@ -7,7 +7,7 @@ use bowline_store::{Error, decode};
 use super::*;
 use BucketFailure::{Away, Refused, WriteRefused};
 
-const BOUNDS: RunBounds = RunBounds { bucket_wait: Duration::from_secs(60), attempts: 4 };
+const BOUNDS: RunBounds = RunBounds { bucket_wait: Duration::from_mins(1), attempts: 4 };
 
 fn decided(
     stage: Stage,
@@ -56,7 +56,7 @@ fn only_a_run_that_would_freeze_applications_again_ends_at_once_if_it_cannot_be_
     assert_eq!(write(Stage::Items, 0), End(EndReason::WriteRefused));
     for stage in [Stage::Waiting, Stage::Finalizing] {
         assert_eq!(write(stage, 0), Retry, "{stage:?}");
-        let too_long = EndReason::WaitedTooLong(Duration::from_secs(60));
+        let too_long = EndReason::WaitedTooLong(Duration::from_mins(1));
         assert_eq!(write(stage, 60), End(too_long), "{stage:?}");
     }
     let canceled = decided(Stage::Items, WriteRefused, 0, 1, true);

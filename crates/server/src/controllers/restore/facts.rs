@@ -33,8 +33,7 @@ impl Known {
     /// known.
     pub(super) fn hidden(&self, restore: &Restore) -> Option<String> {
         match (&self.facts.backups, &self.facts.location) {
-            (Err(refusal), _) => Some(refusal.clone()),
-            (Ok(_), Lookup::Failed(refusal)) => Some(refusal.clone()),
+            (Err(refusal), _) | (Ok(_), Lookup::Failed(refusal)) => Some(refusal.clone()),
             (Ok(backups), Lookup::Missing) => source(restore, backups)
                 .map(|_| "the storage location of its backup does not exist".to_owned()),
             (Ok(_), Lookup::Found(_)) => None,

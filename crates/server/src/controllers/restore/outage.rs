@@ -163,14 +163,14 @@ impl Course<'_> {
         let open = operations.iter().filter(|one| is_open(&one.state)).count();
         let mut reason = reason.to_owned();
         if open > 0 {
-            reason.push_str(&format!("; {open} operations may go on"));
+            reason = format!("{reason}; {open} operations may go on");
         }
         let volumes = restore::volumes_left(recovered).into_iter();
         let volumes: Vec<String> =
             volumes.map(|(id, text)| format!("; {}: {text}", id.name)).collect();
         reason.extend(volumes.iter().take(VOLUMES_NAMED).map(String::as_str));
         if let more @ 1.. = volumes.len().saturating_sub(VOLUMES_NAMED) {
-            reason.push_str(&format!("; and {more} more volumes"));
+            reason = format!("{reason}; and {more} more volumes");
         }
         Then::Over(Box::new(self.ended(&reason)))
     }
