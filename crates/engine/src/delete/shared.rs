@@ -153,7 +153,7 @@ mod tests {
         }
     }
 
-    async fn store() -> BackupStore {
+    fn store() -> BackupStore {
         let memory = Memory::with_bucket("bucket");
         BackupStore::new(Arc::new(memory), "bucket", &Prefix::default())
     }
@@ -161,7 +161,7 @@ mod tests {
     /// The chain of `security.md`, F1: a planted record with the handles of others.
     #[tokio::test]
     async fn no_snapshot_that_another_backup_names_is_deleted() {
-        let (store, victim) = (store().await, BackupName::new("victim").unwrap());
+        let (store, victim) = (store(), BackupName::new("victim").unwrap());
         let volumes: Vec<BackupVolumeInfo> = serde_json::from_value(json!([
             {"backupMethod": "CSISnapshot", "csiSnapshotInfo":
                 {"snapshotHandle": "h1", "driver": "d", "vscName": "x", "size": 1}},
@@ -187,7 +187,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_one_backup_alone_names_goes_with_it() {
-        let (store, other) = (store().await, BackupName::new("other").unwrap());
+        let (store, other) = (store(), BackupName::new("other").unwrap());
         let nothing = possessions(&store, &other).await.unwrap();
         assert!(nothing.is_empty());
         let snapshots: Vec<Snapshot> = serde_json::from_value(json!([
