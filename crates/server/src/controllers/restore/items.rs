@@ -119,12 +119,13 @@ impl Course<'_> {
         let waiting = Arc::clone(&progress);
         let items =
             || Items { done: progress.restored(), total: progress.total(), is_total_known: true };
-        let shown = async {
+        // Boxed, since both ask the API server.
+        let shown = Box::pin(async {
             tokio::select! {
                 () = show_progress(context, self.api, &self.restore, "itemsRestored", items) => {}
                 () = self.tell_waiting(&waiting) => {}
             }
-        };
+        });
         until_over(Box::pin(restore::run(run, Timestamp::now())), shown, &self.kit.cancel).await
     }
 
