@@ -235,7 +235,7 @@ impl Course<'_> {
         let run = self.engine_run(request, store, recovery, Arc::clone(&progress));
         let items = || Items { done: progress.backed_up(), total: progress.total() };
         let resources = Resources::new(self.context, &self.backup);
-        let shown = async {
+        let shown = Box::pin(async {
             let counted =
                 show_progress(self.context, self.api, &self.backup, "itemsBackedUp", items);
             // Snapshots are shown beside the run, from their first moment on.
@@ -243,7 +243,7 @@ impl Course<'_> {
                 () = counted => {}
                 () = resources.publish(&progress.snapshots) => {}
             }
-        };
+        });
         until_over(Box::pin(backup::run(run, Timestamp::now())), shown, &self.kit.cancel).await
     }
 

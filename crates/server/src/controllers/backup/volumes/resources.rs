@@ -284,17 +284,11 @@ impl<'a> Resources<'a> {
         if let Some(found) = adopted {
             return self.take_in(found).await.map(Found::There);
         }
-        Ok(match free {
-            Some(name) => Found::Absent(name),
-            None => {
-                tracing::warn!(
-                    volume,
-                    snapshot,
-                    "there are other VolumePluginBackups of that name"
-                );
-                Found::There(Known::LeftAlone)
-            }
-        })
+        let Some(name) = free else {
+            tracing::warn!(volume, snapshot, "there are other VolumePluginBackups of that name");
+            return Ok(Found::There(Known::LeftAlone));
+        };
+        Ok(Found::Absent(name))
     }
 
     /// What a resource is that was found for a snapshot. One of a plugin belongs to the backup from now on.
