@@ -23,7 +23,7 @@ use crate::locations::Locations;
 use crate::metrics::Method;
 use crate::server::Context;
 use crate::story::one_line;
-use crate::{patch, unlisted};
+use crate::{locations, patch, unlisted};
 
 /// Opens the snapshotters of locations.
 pub struct Opener {
@@ -70,7 +70,7 @@ impl Snapshotters for Opener {
         let VolumeSnapshotLocationSpec { provider, .. } = &found.spec;
         let snapshot_type = type_of(&found).map_err(|reason| failed(reason, false))?;
         let config = self.locations.snapshotter_config(&found).await;
-        let config = config.map_err(|error| failed(one_line(&error), error.is_retryable()))?;
+        let config = config.map_err(|error| failed(one_line(&error), may_pass(&error)))?;
         let refused = |error: bowline_plugin::Error| {
             let is_retryable = matches!(error.class(), Class::Transient | Class::Unclear);
             failed(error.to_string(), is_retryable)
@@ -93,6 +93,13 @@ impl Snapshotters for Opener {
             calls,
         })
     }
+}
+
+/// Whether a location may have its settings the next time. A Secret that is being replaced is missing for a moment, or
+/// lacks its key; a snapshot that was taken with it must not be given up for that.
+fn may_pass(error: &locations::Error) -> bool {
+    use locations::Error::{NoKey, NoSecret};
+    error.is_retryable() || matches!(error, NoSecret(_) | NoKey { .. })
 }
 
 /// Whether a location wants its snapshots uploaded, if it says so.
@@ -153,5 +160,23 @@ impl VolumeSnapshotter for Timed<dyn VolumeSnapshotter> {
 
     async fn upload_snapshot(&self, snapshot: &SnapshotId) -> Result<()> {
         self.time(Method::UploadSnapshot, self.plugin.upload_snapshot(snapshot)).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_that_is_missing_may_be_there_in_a_moment() {
+        let no_key = locations::Error::NoKey { name: "cloud".to_owned(), key: "k".to_owned() };
+        for (error, expected) in [
+            (locations::Error::NoSecret("cloud".to_owned()), true),
+            (no_key, true),
+            (locations::Error::TooSlow, true),
+            (locations::Error::TwoCertificates, false),
+        ] {
+            assert_eq!(may_pass(&error), expected, "{error}");
+        }
     }
 }

@@ -300,14 +300,14 @@ async fn take_one(
             context.request.item_operation_timeout(),
         )
     };
-    let begin = |operation: Operation| {
+    let publish = |operation: Operation| {
         context.progress.snapshots.begin(&operation);
         sink.begun(context, operation);
     };
     // A plugin of version 1 may have been at it for hours within the call.
-    begin(begun(Kind::SnapshotCreation, called));
+    publish(begun(Kind::SnapshotCreation, called));
     if snapshot_type != SnapshotType::Local {
-        begin(begun(Kind::SnapshotUpload, Timestamp::now()));
+        publish(begun(Kind::SnapshotUpload, Timestamp::now()));
     }
 }
 

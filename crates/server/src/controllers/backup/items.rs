@@ -241,7 +241,7 @@ impl Course<'_> {
             is_total_known: progress.is_total_known(),
         };
         let resources = Resources::new(self.context, &self.backup);
-        let shown = async {
+        let shown = Box::pin(async {
             let counted =
                 show_progress(self.context, self.api, &self.backup, "itemsBackedUp", items);
             // Snapshots are shown beside the run, from their first moment on.
@@ -249,7 +249,7 @@ impl Course<'_> {
                 () = counted => {}
                 () = resources.publish(&progress.snapshots) => {}
             }
-        };
+        });
         until_over(Box::pin(backup::run(run, Timestamp::now())), shown, &self.kit.cancel).await
     }
 

@@ -73,11 +73,11 @@ impl<'a> Askers<'a> {
     }
 }
 
-/// The error of an operation whose location cannot be opened. The snapshot was taken through this very location, so
-/// that it is missing something now, such as a Secret that is being replaced, is no verdict on the snapshot: it is
-/// opened again for as long as a plugin may be away.
+/// The error of an operation whose location cannot be opened. One that may be opened the next time, as when its Secret
+/// is being replaced, is tried again for as long as a plugin may be away; one that was deleted is not.
 fn not_open(error: &OpenError) -> Error {
-    Error::new(Code::Unavailable, error.to_string())
+    let code = if error.is_retryable { Code::Unavailable } else { Code::NotFound };
+    Error::new(code, error.to_string())
 }
 
 #[async_trait]
@@ -124,14 +124,14 @@ mod tests {
 
     #[test]
     fn a_location_that_cannot_be_opened_now_is_opened_again() {
-        for is_retryable in [true, false] {
+        for (is_retryable, class) in [(true, Class::Transient), (false, Class::Permanent)] {
             let error = OpenError {
                 location: "disks".to_owned(),
                 reason: "the Secret cloud does not exist".to_owned(),
                 is_retryable,
             };
             let error = not_open(&error);
-            assert_eq!(error.class(), Class::Transient, "{error}");
+            assert_eq!(error.class(), class, "{error}");
             assert!(error.to_string().contains("the Secret cloud does not exist"), "{error}");
         }
     }

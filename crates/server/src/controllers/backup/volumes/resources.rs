@@ -76,7 +76,8 @@ enum Known {
 /// The resources of plugins that belong to the backup.
 #[derive(Debug)]
 struct Adopted {
-    names: BTreeSet<String>,
+    /// Those of which it is not known yet which snapshot they are of, by name.
+    unmatched: BTreeMap<String, VolumePluginBackup>,
     /// When they are looked for again, and how long the pause is then.
     next: Instant,
     pause: Duration,
@@ -101,7 +102,7 @@ impl<'a> Resources<'a> {
         ];
         let labels = labels.map(|(key, value)| (key.to_owned(), value)).into();
         let adopted = Adopted {
-            names: BTreeSet::new(),
+            unmatched: BTreeMap::new(),
             next: Instant::now(),
             pause: FIRST_PAUSE,
             snapshots: 0,
@@ -275,25 +276,19 @@ impl<'a> Resources<'a> {
                 Some(_) => {}
             }
         }
-        let adopted: Vec<String> = self.adopted().names.iter().cloned().collect();
-        for name in adopted {
-            if let Some(found) = api.get_opt(&name).await?
-                && self.is_of(&found, volume, snapshot)
-            {
-                return self.take_in(found).await.map(Found::There);
-            }
+        let adopted = {
+            let adopted = self.adopted();
+            let mut unmatched = adopted.unmatched.values();
+            unmatched.find(|one| self.is_of(one, volume, snapshot)).cloned()
+        };
+        if let Some(found) = adopted {
+            return self.take_in(found).await.map(Found::There);
         }
-        Ok(match free {
-            Some(name) => Found::Absent(name),
-            None => {
-                tracing::warn!(
-                    volume,
-                    snapshot,
-                    "there are other VolumePluginBackups of that name"
-                );
-                Found::There(Known::LeftAlone)
-            }
-        })
+        let Some(name) = free else {
+            tracing::warn!(volume, snapshot, "there are other VolumePluginBackups of that name");
+            return Ok(Found::There(Known::LeftAlone));
+        };
+        Ok(Found::Absent(name))
     }
 
     /// What a resource is that was found for a snapshot. One of a plugin belongs to the backup from now on.
@@ -301,7 +296,7 @@ impl<'a> Resources<'a> {
         if is_plugins(&found) {
             let name = found.name_any();
             self.belonging.adopt(&self.api(), found).await?;
-            self.adopted().names.remove(&name);
+            self.adopted().unmatched.remove(&name);
             return Ok(Known::Plugins(name));
         }
         Ok(Known::Ours(Box::new(found)))
@@ -352,30 +347,23 @@ impl<'a> Resources<'a> {
         };
         for found in list(&unclaimed).await? {
             if self.is_new_of_backup(&found) {
-                let name = found.name_any();
-                if self.belonging.adopt(&api, found).await?.is_some() {
-                    self.adopted().names.insert(name);
-                }
+                let adopted = self.belonging.adopt(&api, found).await?;
+                self.adopted().unmatched.extend(adopted.map(|one| (one.name_any(), one)));
             }
         }
         if !is_recalled {
             let uid = self.backup.uid().unwrap_or_default();
             let ours = format!("{}={uid},!{}", label::BACKUP_UID, label::MANAGED);
-            let names = list(&ours).await?.into_iter().map(|found| found.name_any());
-            self.adopted().names.extend(names);
+            let found = list(&ours).await?.into_iter().map(|one| (one.name_any(), one));
+            self.adopted().unmatched.extend(found);
         }
         self.yield_to_plugins().await
     }
 
     /// Removes resources of ours for which a plugin has made one under another name.
     async fn yield_to_plugins(&self) -> kube::Result<()> {
-        let api = self.api();
-        let adopted: Vec<String> = self.adopted().names.iter().cloned().collect();
-        for name in adopted {
-            let Some(found) = api.get_opt(&name).await? else {
-                self.adopted().names.remove(&name);
-                continue;
-            };
+        let unmatched = self.adopted().unmatched.clone();
+        for (name, found) in unmatched {
             let ours = self.known().iter().find_map(|(key, known)| match known {
                 Known::Ours(ours) if self.is_of(&found, &key.0, &key.1) => {
                     Some((key.clone(), ours.clone()))
@@ -384,10 +372,10 @@ impl<'a> Resources<'a> {
             });
             if let Some((key, ours)) = ours {
                 if ours.uid() != found.uid() {
-                    patch::remove(&api, &*ours).await?;
+                    patch::remove(&self.api(), &*ours).await?;
                 }
-                self.known().insert(key, Known::Plugins(name.clone()));
-                self.adopted().names.remove(&name);
+                self.adopted().unmatched.remove(&name);
+                self.known().insert(key, Known::Plugins(name));
             }
         }
         Ok(())
