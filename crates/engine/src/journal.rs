@@ -49,8 +49,10 @@ pub trait Journal: Send + Sync {
 #[derive(Default)]
 pub struct InMemory {
     records: Mutex<Vec<Record>>,
-    refuses: Option<Box<dyn Fn(&Record) -> bool + Send + Sync>>,
+    refuses: Option<Box<Refusal>>,
 }
+
+type Refusal = dyn Fn(&Record) -> bool + Send + Sync;
 
 impl InMemory {
     /// One that refuses some records, as an API server may that is away or has a quota.
