@@ -116,8 +116,7 @@ fn secret(content: &Content, classes: &[Class]) -> Result<Option<[String; 2]>, S
     let mut secrets = secrets.into_iter();
     let chosen = match (secrets.next(), secrets.next()) {
         (Some(secret), None) => secret,
-        (None, _) if !content.needs_secret => None,
-        (Some(_), Some(_)) if !content.needs_secret => None,
+        (None, _) | (Some(_), Some(_)) if !content.needs_secret => None,
         (None, _) => {
             return Err(format!(
                 "snapshots of the CSI driver {driver} are deleted with a Secret, which is named by a \

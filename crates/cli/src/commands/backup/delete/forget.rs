@@ -31,7 +31,7 @@ pub(super) async fn forget(installation: &Installation, backups: &[Backup]) -> a
         let leftovers = leftovers(installation, backup).await?;
         output::say(format_args!("backup `{name}` leaves behind:"));
         for line in &leftovers {
-            output::data(&format!("{}\n", harmless(line)))?;
+            output::data(format!("{}\n", harmless(line)))?;
         }
         listing::delete::<Backup>(installation, &name).await?;
         output::say(format_args!("backup `{name}` is forgotten"));
