@@ -23,7 +23,7 @@ use tokio::time::Instant;
 
 use crate::bed::World;
 use crate::operations::is_over;
-use crate::restore::{back_up, list_of, restore, results_of};
+use crate::restore::{back_up, list_of, results_of};
 use crate::webhook::Webhook;
 
 /// How long anything may take. The machine may be compiling beside us.
