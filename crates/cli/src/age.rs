@@ -157,7 +157,7 @@ pub(crate) fn decrypt(file: &[u8], unlock: &Unlock<'_>) -> Result<Zeroizing<Vec<
         (Kind::Passphrase, Unlock::Identities(_)) => return Err(Error::WantsPassphrase),
         (Kind::Recipients, Unlock::Passphrase(_)) => return Err(Error::WantsIdentity),
     };
-    header.verify(&file_key, file)?;
+    Header::verify(&file_key, file)?;
     payload::open(&file_key, payload)
 }
 

@@ -109,7 +109,7 @@ impl Header {
     }
 
     /// Whether the header in front of a file is the one that was written with this key.
-    pub(super) fn verify(&self, key: &FileKey, file: &[u8]) -> Result<(), Error> {
+    pub(super) fn verify(key: &FileKey, file: &[u8]) -> Result<(), Error> {
         // What was parsed says where it ends: the last line that begins so.
         let (_, rest) = Self::parse(file)?;
         let header = &file[..file.len() - rest.len()];

@@ -13,6 +13,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
+use crate::bowline::Ended;
 use crate::cluster::{Place, cluster};
 
 /// How long anything may take. The machine may be compiling beside us.
@@ -162,7 +163,15 @@ fn a_cluster_is_rebuilt_from_its_bucket_and_a_recovery_file() {
     let restored = runtime.block_on(restored.get("settings")).unwrap();
     assert_eq!(restored.data.unwrap()["color"], "blue");
 
-    // What is there and differs is not touched unless that is said.
+    check_that_nothing_is_replaced_unasked(&new, &import, keys.as_bytes());
+}
+
+/// What is there and differs is not touched unless that is said.
+fn check_that_nothing_is_replaced_unasked(
+    new: &Place,
+    import: &dyn Fn(&[&str]) -> Ended,
+    keys: &[u8],
+) {
     let again = import(&[]);
     assert_eq!(again.code, Some(0), "{}", again.stderr);
     assert!(again.stderr.contains("Secret bucket-keys: up to date"), "{}", again.stderr);
@@ -181,5 +190,5 @@ fn a_cluster_is_rebuilt_from_its_bucket_and_a_recovery_file() {
     let kept = import(&["--keep-existing", "--confirm"]);
     assert_eq!((kept.code, changed()), (Some(0), b"of the new cluster".to_vec()));
     let replaced = import(&["--force", "--confirm"]);
-    assert_eq!((replaced.code, changed()), (Some(0), keys.into_bytes()), "{}", replaced.stderr);
+    assert_eq!((replaced.code, changed()), (Some(0), keys.to_vec()), "{}", replaced.stderr);
 }

@@ -271,13 +271,13 @@ async fn put<K: Recovered>(
             }
         };
         let put = installation.ask(&format!("write {title}"), request).await;
-        put.map_err(|error| match done.is_empty() {
-            true => anyhow!("{}; nothing has been changed", output::one_line(&error)),
-            false => anyhow!(
-                "{}; imported before it: {}; run the same command again to continue",
-                output::one_line(&error),
-                open_runs::named(done)
-            ),
+        put.map_err(|error| {
+            let error = output::one_line(&error);
+            if done.is_empty() {
+                return anyhow!("{error}; nothing has been changed");
+            }
+            let done = open_runs::named(done);
+            anyhow!("{error}; imported before it: {done}; run the same command again to continue")
         })?;
         output::say(format_args!("{title}: {}", step.done()));
         if step.changes() {

@@ -46,9 +46,10 @@ impl OpenArgs {
     }
 
     fn open_now(&self) -> anyhow::Result<Contents> {
-        let name = match self.file.as_os_str() == "-" {
-            true => "standard input".to_owned(),
-            false => self.file.display().to_string(),
+        let name = if self.file.as_os_str() == "-" {
+            "standard input".to_owned()
+        } else {
+            self.file.display().to_string()
         };
         let bytes = self.read().with_context(|| format!("cannot read {name}"))?;
         let text = if age::is_age(&bytes) {
@@ -100,15 +101,14 @@ pub(super) fn passphrase_of(path: &Path) -> anyhow::Result<Zeroizing<String>> {
 
 /// A new passphrase, typed twice or from a file.
 pub(super) fn new_passphrase(file: Option<&Path>) -> anyhow::Result<Zeroizing<String>> {
-    let passphrase = match file {
-        Some(path) => passphrase_of(path)?,
-        None => {
-            let passphrase = ask("Passphrase for the recovery file: ")?;
-            if *passphrase != *ask("The same again: ")? {
-                bail!("the two passphrases differ; nothing was written");
-            }
-            passphrase
+    let passphrase = if let Some(path) = file {
+        passphrase_of(path)?
+    } else {
+        let passphrase = ask("Passphrase for the recovery file: ")?;
+        if *passphrase != *ask("The same again: ")? {
+            bail!("the two passphrases differ; nothing was written");
         }
+        passphrase
     };
     if passphrase.chars().count() < SHORTEST_PASSPHRASE {
         bail!("the passphrase is too short: use at least {SHORTEST_PASSPHRASE} characters");

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use bowline_api::{BackupStorageLocation, VolumeSnapshotLocation};
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
@@ -36,11 +38,11 @@ pub(super) async fn gather(installation: &Installation) -> anyhow::Result<Found>
     let mut snapshots: Vec<VolumeSnapshotLocation> = listing::find(installation, &[], None).await?;
     backups.sort_by_key(ResourceExt::name_any);
     snapshots.sort_by_key(ResourceExt::name_any);
-    let named = named_secrets(&backups, &snapshots);
-    let names: BTreeSet<&str> = named.keys().map(String::as_str).chain(WELL_KNOWN).collect();
+    let users = named_secrets(&backups, &snapshots);
+    let names: BTreeSet<&str> = users.keys().map(String::as_str).chain(WELL_KNOWN).collect();
     let (mut secrets, mut gaps) = (Vec::new(), outside(&backups, &snapshots));
     for name in names {
-        match (find_secret(installation, name).await?, named.get(name)) {
+        match (find_secret(installation, name).await?, users.get(name)) {
             (Some(secret), _) => secrets.push(secret),
             (None, Some(users)) => {
                 gaps.push(format!("Secret {name}: not found; named by {}", users.join(", ")));
@@ -135,8 +137,7 @@ fn digest(
         let spec = serde_json::to_string(&location.spec)?;
         lines.push(format!("snapshot-location {} {spec}", location.name_any()));
     }
-    let digest = Sha256::digest(lines.join("\n"));
-    Ok(digest.iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(BASE64.encode(Sha256::digest(lines.join("\n"))))
 }
 
 #[cfg(test)]
