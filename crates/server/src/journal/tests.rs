@@ -337,7 +337,8 @@ fn of_item(block: u64) -> [Record; 2] {
     };
     let plugin = "example.io/restore-item-action".to_owned();
     let intent = Intent { plugin, item: item.clone(), ..Intent::default() };
-    let sha256 = (1..5).map(|n| format!("{:016x}", RandomState::new().hash_one(n))).collect();
+    let part = |n: u8| format!("{:016x}", RandomState::new().hash_one(n));
+    let sha256 = [1, 2, 3, 4].map(part).concat();
     let ended = Ended {
         block,
         visited: vec![item],
