@@ -233,9 +233,10 @@ const EXCEPTIONS: [Exception; 5] = [
         },
     },
     Exception {
-        what: "managedFields: entries that are no Apply",
+        what: "managedFields: entries that are no Apply, and the time of those that are",
         reason: "both write back what was applied; of the others Velero writes back all, we those of objects \
-                 that have an Apply (record 034), and controllers add theirs at any time",
+                 that have an Apply (record 034), and controllers add theirs at any time; some objects \
+                 are applied anew for each side",
         leave_out: |object| {
             let metadata = object["metadata"].as_object_mut().unwrap();
             let Some(entries) = metadata.get_mut("managedFields").and_then(Value::as_array_mut)
@@ -243,6 +244,9 @@ const EXCEPTIONS: [Exception; 5] = [
                 return;
             };
             entries.retain(|entry| entry["operation"] == "Apply" && entry["subresource"].is_null());
+            for entry in &mut *entries {
+                entry.as_object_mut().unwrap().remove("time");
+            }
             if entries.is_empty() {
                 metadata.remove("managedFields");
             }
