@@ -124,8 +124,12 @@ mod tests {
             ("/plugins/some-binary", false),
         ] {
             let options = Options { serial: vec![serial.to_owned()], ..Options::default() };
-            assert_eq!(options.is_serial(command, &[plugin.clone()]), expected, "{serial}");
+            assert_eq!(
+                options.is_serial(command, std::slice::from_ref(&plugin)),
+                expected,
+                "{serial}"
+            );
         }
-        assert!(!Options::default().is_serial(command, &[plugin]));
+        assert!(!Options::default().is_serial(command, std::slice::from_ref(&plugin)));
     }
 }
