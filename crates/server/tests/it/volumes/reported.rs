@@ -33,7 +33,7 @@ impl Trial {
             fault::client(client, move |method, uri| {
                 *method == Method::GET
                     && uri.path().contains(GET)
-                    && count.fetch_add(1, Ordering::Relaxed) % 2 == 0
+                    && count.fetch_add(1, Ordering::Relaxed).is_multiple_of(2)
             })
         });
         (trial, asked)
