@@ -1,4 +1,4 @@
-//! Kills a real server a hundred times, and counts what that costs: nothing. Then the count is proved
+//! Kills a real server more than a hundred times, and counts what that costs: nothing. Then the count is proved
 //! to count.
 
 #![allow(
@@ -47,14 +47,14 @@ fn tells(figures: &Value, text: &str) -> bool {
 }
 
 #[test]
-fn a_hundred_kills_lose_nothing_repeat_nothing_in_silence_and_leave_nobody_frozen() {
+fn more_than_a_hundred_kills_lose_nothing_repeat_nothing_in_silence_and_leave_nobody_frozen() {
     // Without a node the rest is still worth it.
     let can_freeze = node::require("the part of the kill test in which pods are frozen");
-    let (is_clean, figures) = kill(&["--kills", "100"]);
+    let (is_clean, figures) = kill(&["--kills", "110"]);
     assert!(is_clean && total(&figures) == 0, "{figures:#}");
-    assert!(figure(&figures, "kills") >= 100, "{figures:#}");
+    assert!(figure(&figures, "kills") >= 110, "{figures:#}");
     // Random kills take the turn of a point now and then, and a point may be over sooner than thought.
-    let all = Point::ALL.len() - if can_freeze { 0 } else { 5 };
+    let all = Point::ALL.len() - if can_freeze { 0 } else { 6 };
     assert!(figure(&figures, "points") >= all * 9 / 10, "{figures:#}");
     assert!(figure(&figures, "random_kills") > 0, "{figures:#}");
     assert!(figure(&figures, "deletions") > 0, "{figures:#}");

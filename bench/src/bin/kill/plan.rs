@@ -32,12 +32,21 @@ pub(crate) enum Target {
 pub(crate) struct Plan {
     pub(crate) number: u32,
     pub(crate) targets: Vec<Target>,
-    /// The bucket is out of reach after the first kill, until the pods are thawed.
-    pub(crate) without_bucket: bool,
+    /// Out of reach after the first kill, until the pods are thawed.
+    pub(crate) outage: Option<Outage>,
     /// The kills while its backups are deleted. None: they stay.
     pub(crate) deletion: Option<Vec<Target>>,
     /// One of its backups is to be deleted from the first kill on, while it runs.
     pub(crate) cuts_short: bool,
+}
+
+/// Something that a server does without for a while. Pods must be thawed all the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outage {
+    /// The bucket does not answer.
+    Bucket,
+    /// The API server refuses new pages of journals, as a full quota does.
+    Journal,
 }
 
 /// Where in the life of a run a point is passed. A round goes through them in this order.
@@ -171,11 +180,15 @@ impl Planner {
     pub(crate) fn round(&mut self, most: u32) -> Plan {
         let number = self.rounds;
         self.rounds += 1;
-        let without_bucket =
-            self.sabotage.is_none() && self.can_freeze && number.is_multiple_of(16);
+        let outage = match number % 16 {
+            0 => Some(Outage::Bucket),
+            8 => Some(Outage::Journal),
+            _ => None,
+        };
+        let outage = outage.filter(|_| self.sabotage.is_none() && self.can_freeze);
         let mut targets = if let Some(sabotage) = self.sabotage {
             self.where_it_shows(sabotage, number)
-        } else if without_bucket {
+        } else if outage.is_some() {
             vec![Target::At(Point::Frozen, 1)]
         } else {
             self.through_a_life(number)
@@ -188,21 +201,26 @@ impl Planner {
         });
         // In rounds whose first kill is in the blocks, when there is something to lose.
         let cuts_short = self.sabotage.is_none() && number % 4 == 2;
-        Plan { number, targets, without_bucket, deletion, cuts_short }
+        Plan { number, targets, outage, deletion, cuts_short }
     }
 
     /// Two kills before or in the blocks, which a run is sure to survive, two behind, and now and then one
     /// at any time.
     fn through_a_life(&mut self, number: u32) -> Vec<Target> {
-        let first = match number % 8 {
-            0 => self.at_any_time(),
-            2 | 6 => self.pick(&[Stage::Blocks]),
+        let first = match number % 16 {
+            4 => self.at_any_time(),
+            2 | 6 | 10 | 14 => self.pick(&[Stage::Blocks]),
             _ if self.is_done(Stage::Start) => self.pick(&[Stage::Start, Stage::Blocks]),
             _ => self.pick(&[Stage::Start]),
         };
         let second = match number % 16 {
             3 => Target::At(Point::CsiSnapshotCreated, 1 + self.below(2)),
-            5 | 13 => Target::At(Point::SnapshotCreated, 1 + self.below(2)),
+            5 => Target::At(Point::SnapshotCreated, 1 + self.below(2)),
+            // Of what follows a kill at one instant only, each has its round.
+            7 => Target::At(self.thaw_or(Point::NoteThawed), 1),
+            9 => Target::At(self.thaw_or(Point::ThawNoted), 1),
+            11 => Target::At(Point::Reclaim, 1),
+            13 => Target::At(Point::SnapshotReclaimed, 1),
             _ => self.pick(&[Stage::Blocks, Stage::Thaw]),
         };
         let mut targets = vec![first];
@@ -234,6 +252,11 @@ impl Planner {
         late.dedup();
         targets.extend(late);
         targets
+    }
+
+    /// A point of thawing, or one in the blocks where nobody can be frozen.
+    fn thaw_or(&self, point: Point) -> Point {
+        if self.can_freeze { point } else { Point::Executed }
     }
 
     /// A kill while backups are deleted, now and then at any time.
@@ -325,7 +348,7 @@ mod tests {
     #[test]
     fn every_point_is_planned_for_within_the_kills_of_ci() {
         for seed in 0..20 {
-            let found = points(&mut Planner::new(seed, None, true), 100);
+            let found = points(&mut Planner::new(seed, None, true), 110);
             let missing: Vec<_> = Point::ALL.iter().filter(|one| !found.contains(one)).collect();
             assert!(missing.is_empty(), "seed {seed}: {missing:?}");
         }
@@ -388,8 +411,15 @@ mod tests {
         let cut: Vec<&Plan> = plans.iter().filter(|plan| plan.cuts_short).collect();
         assert_eq!(cut.len(), 5);
         for plan in cut {
-            assert!(!plan.without_bucket && Planner::order(&plan.targets[0]) == Stage::Blocks);
+            assert!(plan.outage.is_none() && Planner::order(&plan.targets[0]) == Stage::Blocks);
         }
+    }
+
+    #[test]
+    fn both_outages_are_planned_for_within_the_kills_of_ci() {
+        let mut planner = Planner::new(1, None, true);
+        let outages: Vec<Outage> = (0..16).filter_map(|_| planner.round(6).outage).collect();
+        assert_eq!(outages, [Outage::Bucket, Outage::Journal]);
     }
 
     #[test]

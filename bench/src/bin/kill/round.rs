@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use crate::check;
 use crate::evidence::{Kind, Standing, Subject, csi, volumes};
 use crate::hunt::{Hunt, Waited, wait};
-use crate::plan::{Plan, Planner, Target};
+use crate::plan::{Outage, Plan, Planner, Target};
 use crate::report::Totals;
 use crate::say;
 use crate::world::{APPS, LOOK, World};
@@ -79,8 +79,8 @@ pub(crate) async fn run(
         for subject in &mut round.subjects {
             subject.note_recorded(world)?;
         }
-        if plan.without_bucket && kills == 1 {
-            round.thaw_without_bucket(hunt.totals).await?;
+        if let Some(outage) = plan.outage.filter(|_| kills == 1) {
+            round.thaw_during(outage, hunt.totals).await?;
         }
         if plan.cuts_short && kills == 1 {
             round.cut_short().await?;
@@ -216,26 +216,40 @@ impl<'a> Round<'a> {
         check::frozen(new)
     }
 
-    /// Takes the bucket away, and sees that pods are thawed all the same.
-    async fn thaw_without_bucket(&self, totals: &mut Totals) -> anyhow::Result<()> {
+    /// Takes away what the server does without for a while, and sees that pods are thawed all the same.
+    async fn thaw_during(&self, outage: Outage, totals: &mut Totals) -> anyhow::Result<()> {
         let count = self.frozen().len();
-        self.world.gate.close();
+        let name = match outage {
+            Outage::Bucket => {
+                self.world.gate.close();
+                "its bucket"
+            }
+            Outage::Journal => {
+                self.world.refuse_journal_pages().await?;
+                "new journal pages"
+            }
+        };
         let mut server = self.world.start(None)?;
         let deadline = Instant::now() + THAW_LIMIT;
         while !self.frozen().is_empty() && Instant::now() < deadline {
             if let Some(status) = server.ended()? {
-                bail!("the server ended by itself without its bucket, {status}");
+                bail!("the server ended by itself without {name}, {status}");
             }
             tokio::time::sleep(LOOK).await;
         }
         let left = self.frozen();
         say(format_args!(
-            "without its bucket the server thawed {} pods",
+            "without {name} the server thawed {} pods",
             count.saturating_sub(left.len())
         ));
-        totals.frozen.extend(left.iter().map(|pod| format!("without the bucket {pod}")));
-        self.world.gate.open();
-        self.world.until_available().await?;
+        totals.frozen.extend(left.iter().map(|pod| format!("without {name} {pod}")));
+        match outage {
+            Outage::Bucket => {
+                self.world.gate.open();
+                self.world.until_available().await?;
+            }
+            Outage::Journal => self.world.accept_journal_pages().await?,
+        }
         let mut over_since = None;
         let are_over = async || self.are_over(&mut over_since).await;
         wait(self.world, &mut server, LIFE_LIMIT, are_over).await.map(drop)

@@ -18,9 +18,9 @@ use bowline_engine::point::Point;
 use bowline_testbed::csi::Switches;
 use bowline_testbed::{Account, Bed, ControlPlane, Csi, Node, S3, apply, csi, fixture, node, s3};
 use k8s_openapi::api::core::v1::{
-    ConfigMap, Namespace, PersistentVolume, PersistentVolumeClaim, Pod, Secret,
+    ConfigMap, Namespace, PersistentVolume, PersistentVolumeClaim, Pod, ResourceQuota, Secret,
 };
-use kube::api::{ListParams, PostParams};
+use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::core::NamespaceResourceScope;
 use kube::{Api, Client, Resource};
 use serde::Serialize;
@@ -42,6 +42,8 @@ pub(crate) const APPS: [&str; 2] = ["app-left", "app-right"];
 pub(crate) const BASE: &str = "app-base";
 /// The location of snapshots.
 const DISKS: &str = "disks";
+/// The quota that keeps journals from growing.
+const QUOTA: &str = "no-journal-pages";
 /// How long taking a snapshot and uploading it take, in milliseconds.
 const SNAPSHOT: u32 = 50;
 const UPLOAD: u32 = 300;
@@ -369,6 +371,26 @@ impl World {
         let found = self.api::<ConfigMap>().list(&params).await?;
         let uid = |map: ConfigMap| map.metadata.labels?.remove(label::JOURNAL);
         Ok(found.items.into_iter().filter_map(uid).collect())
+    }
+
+    /// Has the API server refuse every new page of a journal, by a quota that is used up.
+    pub(crate) async fn refuse_journal_pages(&self) -> anyhow::Result<()> {
+        let quotas = self.api::<ResourceQuota>();
+        let spec = json!({"hard": {"count/configmaps": "0"}});
+        self.create(&quotas, json!({"metadata": {"name": QUOTA}, "spec": spec})).await?;
+        // Until the controller has counted what is there, the quota refuses nothing for sure.
+        let deadline = Instant::now() + SET_UP_LIMIT;
+        while quotas.get(QUOTA).await?.status.is_none_or(|status| status.hard.is_none()) {
+            ensure!(Instant::now() < deadline, "the quota on ConfigMaps is not counted");
+            tokio::time::sleep(LOOK).await;
+        }
+        Ok(())
+    }
+
+    /// Undoes [`Self::refuse_journal_pages`].
+    pub(crate) async fn accept_journal_pages(&self) -> anyhow::Result<()> {
+        self.api::<ResourceQuota>().delete(QUOTA, &DeleteParams::default()).await?;
+        Ok(())
     }
 
     /// Waits until no run has a journal.

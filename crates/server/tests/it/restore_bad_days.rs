@@ -153,12 +153,13 @@ impl Stage {
         let mut strays = names("");
         strays.retain(|name| !["plugins", "root", "scratch"].contains(&name.as_str()));
         strays.extend(names("root").into_iter().filter(|name| name != "default"));
-        // The server has a folder for credentials there, of which there are none.
+        // The server has a folder for credentials there, of which there are none: only its lock.
         let (own, more) = names("scratch")
             .into_iter()
             .partition::<Vec<_>, _>(|name| name.starts_with("bowline-"));
         strays.extend(more);
-        strays.extend(own.iter().flat_map(|own| names(&format!("scratch/{own}"))));
+        let kept = own.iter().flat_map(|own| names(&format!("scratch/{own}")));
+        strays.extend(kept.filter(|name| name != ".lock"));
         strays.extend(names("plugins"));
         strays
     }
