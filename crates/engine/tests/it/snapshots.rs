@@ -389,7 +389,8 @@ async fn a_plugin_that_hangs_while_pods_are_frozen_is_given_up_and_its_snapshot_
     assert_eq!(errors.len(), 1, "{errors:?}");
     assert!(errors[0].contains("within 90 s") && errors[0].contains("--freeze-timeout"));
     let calls = disk.calls();
-    assert_eq!(calls[calls.len() - 2..], ["given up after 90 s", "thaw"], "{calls:?}");
+    let last = ["given up after 90 s", "2 operations are shown", "thaw"];
+    assert_eq!(calls[calls.len() - 3..], last, "{calls:?}");
     assert_eq!(ids(&run).iter().filter(|id| !id.is_empty()).count(), 1, "the other is taken");
 
     // The snapshot came after all, and whoever comes next finds it by its request.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bowline_api::access::Profile;
 use bowline_api::{
     Backup, BackupPhase, BackupSpec, BackupStatus, BackupStorageLocation, Restore, RestorePhase,
-    RestoreStatus,
+    RestoreStatus, annotation,
 };
 use bowline_server::Options;
 use bowline_testbed::apply::apply;
@@ -145,7 +145,11 @@ pub(super) async fn back_up(
         crate::bed::is_available(&location).then_some(())
     })
     .await;
-    backups.create(&PostParams::default(), &Backup::new(name, spec)).await.unwrap();
+    let mut backup = Backup::new(name, spec);
+    // Velero stores its credentials with the rest, and the archives of both are compared.
+    let include = (annotation::INCLUDE_CREDENTIALS.to_owned(), "true".to_owned());
+    backup.metadata.annotations = Some([include].into());
+    backups.create(&PostParams::default(), &backup).await.unwrap();
     eventually(&format!("{name} has ended"), async || {
         let status = backups.get(name).await.unwrap().status.unwrap_or_default();
         status.phase.as_ref().is_some_and(BackupPhase::is_terminal).then_some(status)
