@@ -278,7 +278,12 @@ async fn read_all(client: &Client) -> BTreeMap<String, Value> {
         let (api, name) = api_of(client, &object).await;
         let Some(found) = api.get_opt(&name).await.unwrap() else { continue };
         let id = format!("{} {}/{name}", object["kind"], found.namespace().unwrap_or_default());
-        read.insert(id, without_restore_labels(serde_json::to_value(found).unwrap()));
+        let mut found = without_restore_labels(serde_json::to_value(found).unwrap());
+        if object["kind"] == "Namespace" {
+            // Velero makes Namespaces anew, of labels, annotations and spec: who owned their fields is lost.
+            found["metadata"].as_object_mut().unwrap().remove("managedFields");
+        }
+        read.insert(id, found);
     }
     read
 }

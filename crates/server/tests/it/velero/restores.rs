@@ -335,12 +335,11 @@ impl Scene {
     }
 }
 
-/// An object without the name of the restore that it came with, which both products write into it.
+/// An object without the names of the backup and of the restore that it came with: one that was there before has
+/// none, and one that was restored again has others.
 fn by_any_restore(object: &str) -> Value {
     let mut object: Value = serde_json::from_str(object).unwrap();
-    if let Some(labels) = object.pointer_mut("/metadata/labels").and_then(Value::as_object_mut) {
-        labels.remove("velero.io/restore-name");
-    }
+    stage::remove_restore_labels(&mut object);
     object
 }
 

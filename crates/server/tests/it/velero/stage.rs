@@ -302,7 +302,13 @@ pub(super) fn reduced(mut object: Value) -> Value {
 /// an object that was not restored has none.
 pub(super) fn without_restore_labels(object: Value) -> Value {
     let mut object = reduced(object);
-    let metadata = object["metadata"].as_object_mut().unwrap();
+    remove_restore_labels(&mut object);
+    object
+}
+
+/// Removes the labels by which whatever was restored is known.
+pub(super) fn remove_restore_labels(object: &mut Value) {
+    let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else { return };
     if let Some(labels) = metadata.get_mut("labels").and_then(Value::as_object_mut) {
         for label in ["velero.io/backup-name", "velero.io/restore-name"] {
             labels.remove(label);
@@ -311,7 +317,6 @@ pub(super) fn without_restore_labels(object: Value) -> Value {
             metadata.remove("labels");
         }
     }
-    object
 }
 
 /// Where an object is, and its name.
