@@ -129,22 +129,6 @@ fn every_milestone_has_a_type_a_reason_and_a_note() {
             "it has ended as FailedValidation; its status says why",
             "FailedValidation",
         ),
-        (
-            Milestone::WaitingForNamespaces { count: 1 },
-            Warning,
-            "WaitingForNamespaces",
-            "the restore waits until 1 namespace that it restores into, and that is being deleted, is gone; \
-             its log names it",
-            "WaitingForNamespaces1",
-        ),
-        (
-            Milestone::WaitingForNamespaces { count: 2 },
-            Warning,
-            "WaitingForNamespaces",
-            "the restore waits until 2 namespaces that it restores into, and that are being deleted, are \
-             gone; its log names them",
-            "WaitingForNamespaces2",
-        ),
         (Milestone::Canceling, Normal, "Canceling", "it was asked to stop", "Canceling"),
         (
             Milestone::Canceled,
@@ -162,13 +146,6 @@ fn every_milestone_has_a_type_a_reason_and_a_note() {
             "NotDeleted",
         ),
         (
-            Milestone::BucketLost,
-            Warning,
-            "BucketLost",
-            "waiting for the bucket, which cannot be used; the server's log says why",
-            "BucketLost",
-        ),
-        (
             Milestone::Resumed { attempt: 2 },
             Normal,
             "Resumed",
@@ -176,11 +153,62 @@ fn every_milestone_has_a_type_a_reason_and_a_note() {
             "Resumed2",
         ),
     ] {
-        let event = milestone.event();
-        let told = (event.type_, event.reason.as_str(), event.note.as_deref());
-        assert_eq!(told, (type_, reason, Some(note)), "{milestone:?}");
-        assert_eq!(event.action, action, "{milestone:?}");
+        has_event(&milestone, type_, [reason, note, action]);
     }
+}
+
+#[test]
+fn whatever_a_run_or_a_location_waits_for_is_a_warning() {
+    use EventType::Warning;
+    for (milestone, type_, reason, note, action) in [
+        (
+            Milestone::WaitingForNamespaces { count: 1 },
+            Warning,
+            "WaitingForNamespaces",
+            "the restore waits until 1 namespace that it restores into, and that is being deleted, is gone; \
+             its log names it",
+            "WaitingForNamespaces1",
+        ),
+        (
+            Milestone::WaitingForNamespaces { count: 2 },
+            Warning,
+            "WaitingForNamespaces",
+            "the restore waits until 2 namespaces that it restores into, and that are being deleted, are \
+             gone; its log names them",
+            "WaitingForNamespaces2",
+        ),
+        (
+            Milestone::BucketLost,
+            Warning,
+            "BucketLost",
+            "waiting for the bucket, which cannot be used; the server's log says why",
+            "BucketLost",
+        ),
+        (
+            Milestone::NotSynced,
+            Warning,
+            "NotSynced",
+            "its backups could not be brought into the cluster; the condition Synced says why",
+            "NotSynced",
+        ),
+        (
+            Milestone::RetentionHeld,
+            Warning,
+            "RetentionHeld",
+            "it has expired and is not deleted for now: too many expire at once, or the clocks of the server \
+             and of the API server differ; the log of the server says which",
+            "RetentionHeld",
+        ),
+    ] {
+        has_event(&milestone, type_, [reason, note, action]);
+    }
+}
+
+fn has_event(milestone: &Milestone, type_: EventType, [reason, note, action]: [&str; 3]) {
+    let event = milestone.event();
+    let told = (event.type_, event.reason.as_str(), event.note.as_deref());
+    assert_eq!(told, (type_, reason, Some(note)), "{milestone:?}");
+    assert_eq!(event.action, action, "{milestone:?}");
 }
 
 #[test]

@@ -336,10 +336,14 @@ impl Scene {
 }
 
 /// An object without the names of the backup and of the restore that it came with: one that was there before has
-/// none, and one that was restored again has others.
+/// none, and one that was restored again has others. Nor does it say who owns its fields: whoever changed one owns
+/// it from then on, also when it was changed back.
 fn by_any_restore(object: &str) -> Value {
     let mut object: Value = serde_json::from_str(object).unwrap();
     stage::remove_restore_labels(&mut object);
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.remove("managedFields");
+    }
     object
 }
 
