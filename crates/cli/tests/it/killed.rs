@@ -12,7 +12,7 @@ use bowline_store::{BackupName, BackupStore, Prefix, RestoreName};
 use bowline_testbed::fixture;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service};
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::core::NamespaceResourceScope;
 use kube::{Api, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
@@ -91,11 +91,14 @@ fn application(namespace: &str) {
     cluster().apply(json!({
         "apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace},
     }));
-    let map = |number: usize| {
+    // Created, not applied: who owns their fields is not written back, so that each is written once.
+    let maps: Api<ConfigMap> = Api::namespaced(cluster().client.clone(), namespace);
+    for number in 0..MAPS {
         let metadata = metadata(&format!("m{number}"));
-        let data = json!({"number": number.to_string()});
-        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
-    };
+        let map = json!({"metadata": metadata, "data": {"number": number.to_string()}});
+        let map: ConfigMap = serde_json::from_value(map).unwrap();
+        cluster().runtime.block_on(maps.create(&PostParams::default(), &map)).unwrap();
+    }
     let container = json!({"name": "main", "image": "example.io/none:1"});
     let mut pod = metadata("waits");
     pod["annotations"] = json!({
@@ -104,8 +107,7 @@ fn application(namespace: &str) {
     });
     let labels = json!({"app": "web"});
     let template = json!({"metadata": {"labels": labels}, "spec": {"containers": [container]}});
-    let mut objects: Vec<Value> = (0..MAPS).map(map).collect();
-    objects.extend([
+    let objects = [
         json!({
             "apiVersion": "v1", "kind": "Pod", "metadata": pod,
             "spec": {"containers": [container]},
@@ -118,7 +120,7 @@ fn application(namespace: &str) {
             "apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata("web"),
             "spec": {"replicas": 0, "selector": {"matchLabels": labels}, "template": template},
         }),
-    ]);
+    ];
     for object in objects {
         cluster().apply(object);
     }
