@@ -12,7 +12,7 @@
 //! - Opening a journal takes it over, and writes on pages of its own. What somebody who had it open
 //!   before was about to write is refused, however late it comes to the API server; or, where it was
 //!   a new page, it is the later opening that is refused, and must be opened again to see that page.
-//! - What is not a page as we write it is an error that names it; nothing is skipped. Only [`salvage`] reads
+//! - What is not a page as we write it is an error that names it; nothing is skipped. Only `salvage` reads
 //!   what can still be read, for the sake of pods that may be frozen.
 //! - A page is begun only when the one before it is there.
 //!

@@ -1,6 +1,6 @@
 //! Journals that nobody else will open again.
 //!
-//! - Pods that they name as frozen are thawed first, by [`thaw`](super::thaw), which goes on beside all else.
+//! - Pods that they name as frozen are thawed first, by `controllers/thaw.rs`, which goes on beside all else.
 //! - The Backup or Restore was deleted while no server ran. Nobody will ever go on with such a run. Operations
 //!   are told to stop, and snapshots are deleted, also those that were in flight when the server ended, unless
 //!   the bucket has the record of the backup: then it is whole, and they belong to it.
