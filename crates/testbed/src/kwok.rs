@@ -137,7 +137,7 @@ fn exec(pod: &Executing) -> serde_json::Value {
 }
 
 fn node() -> serde_json::Value {
-    let room = json!({"cpu": "1000", "memory": "4Ti", "pods": "10000"});
+    let room = json!({"cpu": "1000", "memory": "4Ti", "ephemeral-storage": "4Ti", "pods": "10000"});
     json!({
         "apiVersion": "v1",
         "kind": "Node",

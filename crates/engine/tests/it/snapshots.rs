@@ -398,9 +398,17 @@ async fn a_plugin_that_hangs_while_pods_are_frozen_is_given_up_and_its_snapshot_
     let recovered = recover(journal.records());
     assert_eq!(recovered.in_flight.len(), 1, "{recovered:?}");
     let intent = &recovered.in_flight[0];
-    let reclaimed = snapshot::reclaim(&One(Arc::clone(&disk)), "b1", None, intent).await;
-    assert_eq!(reclaimed, Ok(snapshot::Reclaim::Deleted));
+    let asked = One(Arc::clone(&disk));
+    // If the files of the backup name it, only the journal does not know that it was taken.
+    let mut named = bowline_store::file::Snapshot::default();
     let is_of_a = |id: &&String| id.starts_with("snap-pv-a");
+    let id = disk.taken.lock().unwrap().values().find(is_of_a).cloned().unwrap();
+    named.status.provider_snapshot_id = id;
+    let kept = snapshot::reclaim(&asked, "b1", None, intent, &[named]).await;
+    assert_eq!(kept, Ok(snapshot::Reclaim::Recorded));
+    assert_eq!(disk.taken.lock().unwrap().len(), 2, "both stay");
+    let reclaimed = snapshot::reclaim(&asked, "b1", None, intent, &[]).await;
+    assert_eq!(reclaimed, Ok(snapshot::Reclaim::Deleted));
     assert_eq!(disk.taken.lock().unwrap().values().find(is_of_a), None);
     assert_eq!(disk.taken.lock().unwrap().len(), 1, "that of the other volume stays");
     let request = intent.snapshot.clone().unwrap().request;

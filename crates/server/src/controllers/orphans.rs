@@ -20,6 +20,7 @@ use bowline_api::{
 use bowline_engine::backup::request::Lookup;
 use bowline_engine::journal::{Intent, Journal as _, Record, Recovered, recover};
 use bowline_engine::phase::Stage;
+use bowline_store::file::Snapshot;
 use bowline_store::name::RunUid;
 use bowline_store::{BackupName, BackupStore};
 use futures::StreamExt as _;
@@ -305,8 +306,12 @@ async fn reclaim(
 ) -> Result<Vec<String>, String> {
     let mut left = Vec::new();
     let mut settled = Vec::new();
+    let recorded = match recovered.in_flight.is_empty() {
+        true => Vec::new(),
+        false => recorded(context, backup).await?,
+    };
     for intent in &recovered.in_flight {
-        match gone::reclaim(context, backup, intent).await {
+        match gone::reclaim(context, backup, intent, &recorded).await {
             Ok(()) => settled.push(intent),
             Err(reason) if rounds >= TOLD_EVERY => {
                 gone::tell_unclear(intent, &reason);
@@ -319,6 +324,16 @@ async fn reclaim(
         note_reclaimed(context, orphan, &settled).await?;
     }
     Ok(left)
+}
+
+/// The snapshots that the files of a backup name. Without its bucket nobody knows them, and nothing is deleted.
+async fn recorded(context: &Context, backup: &Backup) -> Result<Vec<Snapshot>, String> {
+    let store = bucket(context, &backup.spec.storage_location).await?;
+    let store =
+        store.ok_or("its storage location is gone, so that nobody knows which snapshots it has")?;
+    let name = BackupName::new(backup.name_any()).map_err(|error| one_line(&error))?;
+    let found = store.get::<Vec<Snapshot>>(&name).await.map_err(|error| one_line(&error))?;
+    Ok(found.unwrap_or_default())
 }
 
 /// Notes that nobody has to ask for snapshots again.

@@ -74,6 +74,8 @@ async fn delete(snapshotters: &dyn Snapshotters, snapshot: &Snapshot) -> Result<
 pub enum Reclaim {
     /// It is deleted.
     Deleted,
+    /// A backup has it: only the journal did not say so. It is kept.
+    Recorded,
     /// Its plugin is of version 1, which cannot be asked for it.
     Unknowable,
 }
@@ -86,9 +88,10 @@ pub(in crate::backup) async fn reclaim_before(context: &Context, intent: &Intent
     let request = &context.request;
     let labels = request.backup.metadata.labels.as_ref();
     let snapshotters = &*context.snapshots.port;
-    let reclaimed = reclaim(snapshotters, request.name.as_str(), labels, intent).await;
+    // The block is done again, and nothing of its first time is in any record.
+    let reclaimed = reclaim(snapshotters, request.name.as_str(), labels, intent, &[]).await;
     match &reclaimed {
-        Ok(Reclaim::Deleted) => {}
+        Ok(Reclaim::Deleted | Reclaim::Recorded) => {}
         Ok(Reclaim::Unknowable) => tell_intent(&context.report, &id, intent, wanted),
         Err(reason) => {
             tracing::warn!(volume = id.name, "an old snapshot is not cleaned up: {reason}");
@@ -110,12 +113,14 @@ fn tell_intent(report: &Report, id: &ResourceIdentifier, intent: &Intent, wanted
 }
 
 /// Deletes a snapshot that may have been taken though nobody has heard of it. A plugin of version 2 finds it
-/// by the tag of its request: asked for the same once more it answers with the same, which is deleted.
+/// by the tag of its request: asked for the same once more it answers with the same, which is deleted, unless it is
+/// among those that the files of the backup name: a journal that could not be written lacks what they have.
 pub async fn reclaim(
     snapshotters: &dyn Snapshotters,
     backup: &str,
     labels: Option<&BTreeMap<String, String>>,
     intent: &Intent,
+    recorded: &[Snapshot],
 ) -> Result<Reclaim, String> {
     let wanted = intent.snapshot.as_ref().ok_or("it is no snapshot")?;
     let opened = snapshotters.open(&wanted.location).await;
@@ -129,6 +134,9 @@ pub async fn reclaim(
     let asked = timeout(LIMIT, snapshotter.calls.create_snapshot(&volume, &wanted.zone, &tags));
     let asked = asked.await.map_err(|_| "the plugin does not answer".to_owned())?;
     let snapshot = asked.map_err(|error| error.to_string())?;
+    if recorded.iter().any(|one| one.status.provider_snapshot_id == snapshot.as_str()) {
+        return Ok(Reclaim::Recorded);
+    }
     snapshotter::delete(&snapshotter, &snapshot, LIMIT).await?;
     point::pass(Point::SnapshotReclaimed);
     Ok(Reclaim::Deleted)

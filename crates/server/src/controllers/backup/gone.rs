@@ -8,6 +8,7 @@ use bowline_engine::backup::{Taken, snapshot};
 use bowline_engine::journal::{Intent, Recovered};
 use bowline_engine::operation::record::Of;
 use bowline_engine::report::Report;
+use bowline_store::file::Snapshot;
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 
@@ -54,16 +55,20 @@ fn taken(recovered: &Recovered, timeout: Duration) -> Taken {
     Taken::given_up(String::new(), recovered, timeout, Timestamp::now())
 }
 
-/// Deletes a snapshot that was in flight: its plugin finds it by its tag. One of version 1 cannot be asked, which
-/// is told.
+/// Deletes a snapshot that was in flight, unless the files of the backup name it: its plugin finds it by its tag. One
+/// of version 1 cannot be asked, which is told.
 pub(in crate::controllers) async fn reclaim(
     context: &Context,
     backup: &Backup,
     intent: &Intent,
+    recorded: &[Snapshot],
 ) -> Result<(), String> {
     let labels = backup.metadata.labels.as_ref();
     let name = backup.name_any();
-    match snapshot::reclaim(&*context.snapshotters, &name, labels, intent).await? {
+    match snapshot::reclaim(&*context.snapshotters, &name, labels, intent, recorded).await? {
+        snapshot::Reclaim::Recorded => {
+            tracing::info!("{} is in the backup, and is kept", named_in_flight(intent));
+        }
         snapshot::Reclaim::Deleted => {
             tracing::info!("{} is deleted, if it was taken", named_in_flight(intent));
         }
@@ -94,7 +99,6 @@ pub(in crate::controllers) fn tell_unclear(intent: &Intent, reason: &str) {
 mod tests {
     use bowline_engine::backup::csi::Record;
     use bowline_engine::journal::{Begun, CsiIntent, Ended, Intent};
-    use bowline_store::file::Snapshot;
 
     use super::*;
 
