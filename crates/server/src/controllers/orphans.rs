@@ -306,10 +306,10 @@ async fn reclaim(
 ) -> Result<Vec<String>, String> {
     let mut left = Vec::new();
     let mut settled = Vec::new();
-    let recorded = match recovered.in_flight.is_empty() {
-        true => Vec::new(),
-        false => recorded(context, backup).await?,
-    };
+    if recovered.in_flight.is_empty() {
+        return Ok(left);
+    }
+    let recorded = recorded(context, backup).await?;
     for intent in &recovered.in_flight {
         match gone::reclaim(context, backup, intent, &recorded).await {
             Ok(()) => settled.push(intent),

@@ -13,7 +13,7 @@ use bowline_testbed::csi::{self, Switches};
 use bowline_testbed::{Bed, ControlPlane, Csi, Node, node};
 use futures::TryStreamExt as _;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
-use kube::api::{DeleteParams, DynamicObject, ListParams};
+use kube::api::{DeleteParams, DynamicObject, ListParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
 use serde::de::DeserializeOwned;
@@ -78,8 +78,12 @@ impl Stage {
 
     /// Claims with volumes, each with a file in it.
     pub(crate) async fn claims(&self, group: &str, names: &[&str]) -> Vec<PathBuf> {
+        // Created, not applied: a restore would write back who owned their fields, with which the provisioner's own
+        // update conflicts, and it waits for seconds before the next.
+        let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), APP);
         for name in names {
-            apply(&self.client, claim(name, group)).await.unwrap();
+            let claim = serde_json::from_value(claim(name, group)).unwrap();
+            claims.create(&PostParams::default(), &claim).await.unwrap();
         }
         let mut folders = Vec::new();
         for name in names {
