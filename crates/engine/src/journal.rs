@@ -412,6 +412,16 @@ pub struct Recovered {
     pub volumes: Vec<Requested>,
 }
 
+impl Recovered {
+    /// How often a stage was attempted.
+    pub fn attempts_at(&self, stage: Stage) -> usize {
+        match stage {
+            Stage::Items => self.attempts,
+            _ => self.stage_attempts.get(&stage).copied().unwrap_or_default(),
+        }
+    }
+}
+
 /// A volume that a plugin was asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Requested {

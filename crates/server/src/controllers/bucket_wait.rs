@@ -234,7 +234,7 @@ impl std::error::Error for Try {
 
 impl Kit<'_> {
     /// Notes that the bucket of the run cannot be used. Returns since when, and whether that is news.
-    pub(super) async fn note_bucket_lost(&self, context: &Context) -> (Timestamp, bool) {
+    async fn note_bucket_lost(&self, context: &Context) -> (Timestamp, bool) {
         let noted = self.bucket_lost();
         let uid = self.uid.as_str();
         let since = noted.or(context.runs.bucket_lost(uid)).unwrap_or_else(Timestamp::now);
@@ -247,6 +247,22 @@ impl Kit<'_> {
             }
         }
         (since, noted.is_none())
+    }
+
+    /// Notes that the bucket of the run cannot be used, and decides what follows. Says as well whether the run begins
+    /// to wait for it.
+    pub(super) async fn decide_outage(
+        &self,
+        context: &Context,
+        stage: Stage,
+        failure: BucketFailure,
+        attempts: usize,
+        is_canceled: bool,
+    ) -> (BucketDecision, bool) {
+        let (since, is_news) = self.note_bucket_lost(context).await;
+        let outage = BucketOutage { stage, is_canceled, failure, since, attempts };
+        let decision = decide(&outage, RunBounds::of(&context.options), Timestamp::now());
+        (decision, is_news && decision == BucketDecision::Retry)
     }
 
     /// Notes that the bucket of the run can be used, if it could not.

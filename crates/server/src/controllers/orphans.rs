@@ -38,6 +38,8 @@ use crate::story::one_line;
 
 /// How often it is looked for them.
 const PERIOD: Duration = Duration::from_mins(10);
+/// The pause before the first retry of what could not be cleaned up. It doubles up to the period.
+const FIRST_RETRY: Duration = Duration::from_secs(10);
 /// Every how many rounds it is told that a journal stays: once a day. A snapshot that was in flight is given up
 /// then.
 const TOLD_EVERY: u32 = 144;
@@ -57,16 +59,24 @@ pub async fn run(context: Arc<Context>) -> Result<(), Error> {
 
 async fn keep_clean(context: &Context) {
     let mut stays = Stays::default();
+    let mut retry = FIRST_RETRY;
     while !context.stop.is_cancelled() {
-        if let Err(error) = clean_all(context, &mut stays).await {
+        let cleaned = clean_all(context, &mut stays).await;
+        if let Err(error) = &cleaned {
             tracing::warn!("journals that nobody needs cannot be cleaned up: {error}");
         }
+        let pause = if cleaned.is_ok() && stays.are_none() { PERIOD } else { retry };
         tokio::select! {
             () = context.stop.cancelled() => return,
-            () = context.runs.leftovers() => {}
-            () = tokio::time::sleep(PERIOD) => {}
+            // What has just been left has its retries soon.
+            () = context.runs.leftovers() => retry = FIRST_RETRY,
+            () = tokio::time::sleep(pause) => retry = next_retry(retry),
         }
     }
+}
+
+fn next_retry(retry: Duration) -> Duration {
+    retry.saturating_mul(2).min(PERIOD)
 }
 
 /// What became of the run of a journal.
@@ -101,6 +111,11 @@ struct Stays {
 }
 
 impl Stays {
+    /// Whether none has stayed in the round that is over.
+    fn are_none(&self) -> bool {
+        self.before.is_empty()
+    }
+
     /// For how many rounds a journal has stayed.
     fn rounds(&self, run: &RunUid) -> u32 {
         self.before.get(run).copied().unwrap_or_default()
@@ -455,6 +470,19 @@ mod tests {
         assert_eq!(whose(Some(&record(Some("0a-1b"))), &run), Recorded::Ours);
         assert_eq!(whose(Some(&record(Some("0a-1c"))), &run), Recorded::Other);
         assert_eq!(whose(Some(&record(None)), &run), Recorded::Other);
+    }
+
+    #[test]
+    fn what_could_not_be_cleaned_up_is_tried_again_soon_and_then_less_often() {
+        let retries = std::iter::successors(Some(FIRST_RETRY), |&retry| Some(next_retry(retry)));
+        let seconds: Vec<u64> = retries.take(8).map(|retry| retry.as_secs()).collect();
+        assert_eq!(seconds, [10, 20, 40, 80, 160, 320, 600, 600]);
+        let (mut stays, run) = (Stays::default(), RunUid::new("0a-1b").unwrap());
+        stays.note(&run);
+        stays.turn();
+        assert!(!stays.are_none());
+        stays.turn();
+        assert!(stays.are_none());
     }
 
     #[test]

@@ -3,13 +3,10 @@
 use bowline_api::BackupStatus;
 use bowline_engine::journal::Recovered;
 use bowline_engine::phase::{Stage, backup_stage};
-use jiff::Timestamp;
 
 use super::clean::told_left;
 use super::{Course, Then, WorkError, canceled_status, failed, gone, phase_of};
-use crate::controllers::bucket_wait::{
-    BucketDecision, BucketFailure, BucketOutage, EndReason, decide, unless_canceled,
-};
+use crate::controllers::bucket_wait::{BucketDecision, BucketFailure, EndReason, unless_canceled};
 use crate::controllers::kit::NotNoted;
 use crate::events::Milestone;
 
@@ -23,7 +20,7 @@ impl Course<'_> {
         else {
             return Ok(next);
         };
-        let attempts = recovered.stage_attempts.get(&stage).copied().unwrap_or_default();
+        let attempts = recovered.attempts_at(stage);
         if attempts >= self.bounds().attempts {
             let why = EndReason::TooManyAttempts(attempts);
             return self.end_by_journal(stage, why, "", recovered).await;
@@ -57,10 +54,7 @@ impl Course<'_> {
             Err(error) => error,
         };
         let Some(failure) = error.bucket_failure() else { return Err(error) };
-        let attempts = recovered.map_or(0, |recovered| match stage {
-            Stage::Items => recovered.attempts,
-            _ => recovered.stage_attempts.get(&stage).copied().unwrap_or_default(),
-        });
+        let attempts = recovered.map_or(0, |recovered| recovered.attempts_at(stage));
         let reason = error.to_string();
         match (self.outage(stage, failure, attempts, &reason).await, recovered) {
             (BucketDecision::End(why), Some(recovered)) => {
@@ -81,11 +75,10 @@ impl Course<'_> {
         attempts: usize,
         reason: &str,
     ) -> BucketDecision {
-        let (since, is_news) = self.kit.note_bucket_lost(self.context).await;
         let is_canceled = self.is_canceled();
-        let outage = BucketOutage { stage, is_canceled, failure, since, attempts };
-        let decision = decide(&outage, self.bounds(), Timestamp::now());
-        if is_news && decision == BucketDecision::Retry {
+        let deciding = self.kit.decide_outage(self.context, stage, failure, attempts, is_canceled);
+        let (decision, begins_to_wait) = deciding.await;
+        if begins_to_wait {
             tracing::warn!("the backup waits for its bucket: {reason}");
             self.tell(Milestone::BucketLost).await;
         }

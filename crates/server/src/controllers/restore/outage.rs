@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::facts::Known;
 use super::{Course, Then, WorkError, canceled_status, failed, stage_of};
 use crate::controllers::bucket_wait::{
-    BucketDecision, BucketFailure, BucketOutage, EndReason, RunBounds, decide, unless_canceled,
+    BucketDecision, BucketFailure, EndReason, RunBounds, unless_canceled,
 };
 use crate::controllers::kit::NotNoted;
 use crate::events::Milestone;
@@ -72,7 +72,7 @@ impl Course<'_> {
             let then = self.items(request, recovered.clone(), &store).await?;
             return Ok((then, Some(store)));
         }
-        let attempts = recovered.stage_attempts.get(&stage).copied().unwrap_or_default();
+        let attempts = recovered.attempts_at(stage);
         if attempts >= self.bounds().attempts {
             let reason = EndReason::TooManyAttempts(attempts).to_string();
             return Ok((self.give_up(&reason, recovered).await, Some(store)));
@@ -104,10 +104,7 @@ impl Course<'_> {
             Err(error) => error,
         };
         let Some(failure) = error.bucket_failure() else { return Err(error) };
-        let attempts = recovered.map_or(0, |recovered| match stage {
-            Stage::Items => recovered.attempts,
-            _ => recovered.stage_attempts.get(&stage).copied().unwrap_or_default(),
-        });
+        let attempts = recovered.map_or(0, |recovered| recovered.attempts_at(stage));
         let reason = error.to_string();
         match (self.outage(stage, failure, attempts, &reason).await, recovered) {
             (BucketDecision::End(EndReason::Canceled), Some(recovered)) => {
@@ -132,11 +129,10 @@ impl Course<'_> {
         attempts: usize,
         reason: &str,
     ) -> BucketDecision {
-        let (since, is_news) = self.kit.note_bucket_lost(self.context).await;
         let is_canceled = self.is_canceled();
-        let outage = BucketOutage { stage, is_canceled, failure, since, attempts };
-        let decision = decide(&outage, self.bounds(), Timestamp::now());
-        if is_news && decision == BucketDecision::Retry {
+        let deciding = self.kit.decide_outage(self.context, stage, failure, attempts, is_canceled);
+        let (decision, begins_to_wait) = deciding.await;
+        if begins_to_wait {
             tracing::warn!("the restore waits for its bucket: {reason}");
             self.tell(Milestone::BucketLost).await;
         }
