@@ -12,10 +12,10 @@ use crate::velero_flags::Refusal;
 use crate::{output, program};
 
 /// Said below the list of commands.
-const BOTH_ORDERS: &str = "Both orders of words work: `backup get` is `get backups`. The flags -n, \
-                           --kubeconfig and --kubecontext may stand before the command, too.";
+const BOTH_ORDERS: &str = "Both word orders work: `backup get` is the same as `get backups`. The \
+                           flags -n, --kubeconfig and --kubecontext can also precede the command.";
 
-/// Backs up and restores Kubernetes clusters; a drop-in for Velero.
+/// Back up and restore Kubernetes clusters; a drop-in replacement for Velero
 #[derive(Debug, Parser)]
 #[command(name = program::NAME, version = concat!("v", env!("CARGO_PKG_VERSION")),
           after_help = BOTH_ORDERS)]
@@ -27,20 +27,21 @@ pub(crate) struct Args {
 /// Which cluster a command talks to.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ClusterArgs {
-    /// The kubeconfig file to use [default: $KUBECONFIG, then ~/.kube/config, then the pod's own]
+    /// Path to the kubeconfig file [default: $KUBECONFIG, then ~/.kube/config, then the in-cluster
+    /// configuration]
     #[arg(long, value_name = "FILE", global = true)]
     pub(crate) kubeconfig: Option<PathBuf>,
 
-    /// The context of the kubeconfig to use [default: its current one]
+    /// Kubeconfig context to use [default: the current context]
     #[arg(long, value_name = "NAME", global = true)]
     pub(crate) kubecontext: Option<String>,
 }
 
 /// Which installation a command talks to: a cluster, and the namespace of the server in it.
 #[derive(Clone, Debug, clap::Args)]
-#[command(next_help_heading = "Which installation")]
+#[command(next_help_heading = "Installation")]
 pub(crate) struct InstallationArgs {
-    /// The namespace of the server [default: `namespace` in ~/.config/velero/config.json, then
+    /// Namespace of the server [default: `namespace` in ~/.config/velero/config.json, then
     /// $VELERO_NAMESPACE, then velero]
     #[arg(short, long, value_name = "NAME", global = true)]
     pub(crate) namespace: Option<String>,
@@ -52,13 +53,13 @@ pub(crate) struct InstallationArgs {
 /// Whom to believe when files are downloaded from a storage location.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct TrustArgs {
-    /// A file with certificates to trust, besides the system's, when downloading [default: `cacert`
-    /// in ~/.config/velero/config.json, then those of the storage location]
+    /// CA certificate file to trust for downloads, in addition to the system's [default: `cacert`
+    /// in ~/.config/velero/config.json, then the certificates of the storage location]
     #[arg(long, value_name = "FILE")]
     pub(crate) cacert: Option<PathBuf>,
 
-    /// Download without checking certificates. Insecure: anybody on the way can read and change what
-    /// is downloaded
+    /// Skip TLS certificate verification for downloads. Insecure: anyone on the network path can
+    /// read and change the data
     #[arg(long)]
     pub(crate) insecure_skip_tls_verify: bool,
 }
@@ -151,16 +152,16 @@ fn absent_command(error: &clap::Error) -> Option<&'static str> {
     };
     match word.as_str() {
         "restic" => Some(
-            "`restic` is not a command any more: since Velero 1.10 it is called `repo`; see \
-             `bowline repo --help`",
+            "`restic` is not supported: Velero 1.10 renamed the command to `repo`; see `bowline \
+             repo --help`",
         ),
         "node-agent" => Some(
-            "`node-agent` is not supported: this version has no node agent and copies no files of pod \
-             volumes; use snapshots of volumes instead",
+            "`node-agent` is not supported: this version has no node agent and no file-system \
+             backup of pod volumes; use volume snapshots instead",
         ),
         "data-mover" => Some(
-            "`data-mover` is not supported: this version has no data mover; snapshot locations whose \
-             plugin uploads snapshots do that instead",
+            "`data-mover` is not supported: this version has no data mover; use snapshot locations \
+             whose plugin uploads snapshots instead",
         ),
         _ => None,
     }
@@ -227,11 +228,11 @@ mod tests {
     #[test]
     fn a_negative_value_after_a_blank_is_refused_as_a_value() {
         for (line, reason) in [
-            ("bowline backup create b --ttl -1h", "it must not be negative"),
-            ("bowline schedule create s --schedule @daily --ttl -1h", "it must not be negative"),
+            ("bowline backup create b --ttl -1h", "must not be negative"),
+            ("bowline schedule create s --schedule @daily --ttl -1h", "must not be negative"),
             ("bowline backup create b --parallel-files-upload -3", "-3 is not in 0"),
-            ("bowline server --resource-timeout -5s", "it must not be negative"),
-            ("bowline server --concurrent-backups -1", "it must be a number from 1 to 1000"),
+            ("bowline server --resource-timeout -5s", "must not be negative"),
+            ("bowline server --concurrent-backups -1", "must be a number from 1 to 1000"),
         ] {
             let told = told(line);
             assert!(told.contains("invalid value") && told.contains(reason), "{line}: {told}");

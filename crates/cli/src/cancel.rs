@@ -14,11 +14,11 @@ use crate::{listing, output, wait};
 /// Flags of a command that cancels runs.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// What to cancel
+    /// Names to cancel
     #[arg(required = true)]
     names: Vec<String>,
 
-    /// Wait until it is over
+    /// Wait until each run has ended
     #[arg(short, long)]
     wait: bool,
 }
@@ -36,7 +36,7 @@ pub(crate) async fn run<R: Run>(
         if run.summary().stage.is_over() {
             let state = run.state();
             output::say(format_args!(
-                "{noun} `{name}` is over ({state}); there is nothing to stop"
+                "{noun} `{name}` has already ended ({state}); nothing to cancel"
             ));
             continue;
         }
@@ -46,7 +46,7 @@ pub(crate) async fn run<R: Run>(
         let request = api.patch(&name, &params, &change);
         let doing = format!("cancel {noun} `{name}`");
         asked.push(installation.ask(&doing, request).await?);
-        output::say(format_args!("{noun} `{name}` is asked to stop"));
+        output::say(format_args!("{noun} `{name}`: cancellation requested"));
     }
     if args.wait {
         for run in &asked {

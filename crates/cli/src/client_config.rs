@@ -44,7 +44,7 @@ pub(crate) fn settings() -> anyhow::Result<Settings> {
 
 /// Writes all of the user's settings. There is never half a file.
 pub(crate) fn save(settings: &Settings) -> anyhow::Result<()> {
-    let path = path().context("there is no home folder to keep settings in; set HOME")?;
+    let path = path().context("cannot find a home directory for the settings; set HOME")?;
     let cannot = || format!("cannot write the settings to {}", path.display());
     let folder = path.parent().with_context(cannot)?;
     DirBuilder::new().recursive(true).mode(0o700).create(folder).with_context(cannot)?;
@@ -74,7 +74,10 @@ pub(crate) fn namespace(flag: Option<&str>) -> anyhow::Result<String> {
 /// Fails if it cannot be the name of a namespace.
 pub(crate) fn check_namespace(name: &str) -> anyhow::Result<()> {
     if !is_namespace(name) {
-        bail!("{name:?} is not the name of a namespace; name the server's with --namespace");
+        bail!(
+            "{name:?} is not a valid namespace name; name the server's namespace with \
+               --namespace"
+        );
     }
     Ok(())
 }
@@ -104,7 +107,7 @@ fn read<T: DeserializeOwned + Default>(path: &Path) -> anyhow::Result<T> {
     };
     let mut text = String::new();
     file.take(LIMIT).read_to_string(&mut text).with_context(cannot)?;
-    serde_json::from_str(&text).with_context(|| format!("{}; mend or remove the file", cannot()))
+    serde_json::from_str(&text).with_context(|| format!("{}; fix or remove the file", cannot()))
 }
 
 #[cfg(test)]
@@ -148,7 +151,7 @@ mod tests {
         let expected = ClientConfig { namespace: Some("n".to_owned()), cacert: Some("/ca".into()) };
         assert_eq!(config, expected);
         assert_eq!(said("{}").unwrap(), ClientConfig::default());
-        assert!(said("{").unwrap_err().to_string().contains("mend or remove"));
+        assert!(said("{").unwrap_err().to_string().contains("fix or remove"));
         assert_eq!(read::<ClientConfig>(Path::new("/proc/none")).unwrap(), ClientConfig::default());
     }
 }

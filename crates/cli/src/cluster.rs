@@ -10,7 +10,7 @@ use crate::open_runs;
 /// there is no such file the pod that we run in.
 pub(crate) async fn client(args: &ClusterArgs) -> anyhow::Result<kube::Client> {
     let config = config(args).await?;
-    kube::Client::try_from(config).context("cannot make a client from the kubeconfig")
+    kube::Client::try_from(config).context("cannot create a client from the kubeconfig")
 }
 
 pub(crate) async fn config(args: &ClusterArgs) -> anyhow::Result<Config> {
@@ -23,7 +23,7 @@ pub(crate) async fn config(args: &ClusterArgs) -> anyhow::Result<Config> {
     let file = match read {
         Ok(file) => file,
         Err(_) if args.kubeconfig.is_none() && is_in_a_pod() => {
-            return Config::incluster().context("cannot use the credentials of this pod");
+            return Config::incluster().context("cannot use the in-cluster credentials");
         }
         Err(error) => bail!("{}; {HINT}", why_unreadable(&error)),
     };
@@ -34,7 +34,7 @@ pub(crate) async fn config(args: &ClusterArgs) -> anyhow::Result<Config> {
     }
     Config::from_custom_kubeconfig(file, &options)
         .await
-        .with_context(|| format!("the kubeconfig names no cluster to talk to; {HINT}"))
+        .with_context(|| format!("the kubeconfig names no cluster; {HINT}"))
 }
 
 /// What is said of a context that is not there.
@@ -46,9 +46,7 @@ fn no_context(context: &str, file: &Kubeconfig, args: &ClusterArgs) -> anyhow::E
         (None, Ok(path)) if !path.is_empty() => path,
         (None, _) => "~/.kube/config".to_owned(),
     };
-    anyhow!(
-        "there is no context `{context}` in the kubeconfig {path}; those that there are: {known}"
-    )
+    anyhow!("kubeconfig {path} has no context `{context}`; available contexts: {known}")
 }
 
 const HINT: &str = "set KUBECONFIG, or name a file with --kubeconfig";
@@ -64,8 +62,8 @@ fn why_unreadable(error: &KubeconfigError) -> String {
         KubeconfigError::ReadConfig(error, path) => {
             format!("cannot read the kubeconfig {}: {error}", path.display())
         }
-        KubeconfigError::FindPath => "there is no kubeconfig".to_owned(),
-        KubeconfigError::Parse(_) => "the kubeconfig is no valid YAML of its kind".to_owned(),
+        KubeconfigError::FindPath => "no kubeconfig found".to_owned(),
+        KubeconfigError::Parse(_) => "the kubeconfig is not valid kubeconfig YAML".to_owned(),
         other => format!("cannot read the kubeconfig: {other}"),
     }
 }

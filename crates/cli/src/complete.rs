@@ -71,7 +71,7 @@ pub(crate) fn answered() -> bool {
 /// The script that lets a shell ask.
 pub(crate) fn script(shell: &str) -> anyhow::Result<String> {
     let shells = Shells::builtins();
-    let shell = shells.completer(shell).context("this shell is not known")?;
+    let shell = shells.completer(shell).context("unsupported shell")?;
     let (name, mut script) = (program::NAME, Vec::new());
     shell.write_registration(VARIABLE, name, name, name, &mut script)?;
     Ok(String::from_utf8_lossy(&script).into_owned())

@@ -19,20 +19,21 @@ pub(crate) fn confirm(is_confirmed: bool, question: &str) -> anyhow::Result<bool
     if is_confirmed {
         return Ok(true);
     }
-    let (cannot, question) = ("cannot ask", format!("{question} Continue? [y/N] "));
+    let (cannot, question) = ("cannot prompt", format!("{question} Continue? [y/N] "));
     if !io::stdin().is_terminal() {
         let answer = piped_answer().context(cannot)?;
         let answer = answer.trim();
         if answer.is_empty() {
-            bail!("standard input is not a terminal and holds no answer; add --confirm to proceed");
+            bail!(
+                "standard input is not a terminal and contains no answer; add --confirm to \
+                   proceed"
+            );
         }
         output::say(format_args!("{question}{answer}"));
         return Ok(is_yes(answer));
     }
     if !io::stderr().is_terminal() {
-        bail!(
-            "standard error is not a terminal, so that there is no prompt; add --confirm to proceed"
-        );
+        bail!("standard error is not a terminal, so there is no prompt; add --confirm to proceed");
     }
     write!(io::stderr(), "{question}").context(cannot)?;
     Ok(is_yes(&answer().context(cannot)?))

@@ -27,9 +27,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Format {
-    /// For people
+    /// Human-readable text
     Plaintext,
-    /// For programs: an object, or a list of them unless one name is given
+    /// JSON: an object, or a list unless one name is given
     Json,
 }
 
@@ -42,14 +42,14 @@ pub(crate) type Transfers = Fetched<Vec<Transfer>>;
 /// Flags of a command that describes objects.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Those to describe [default: all]
+    /// Names to describe [default: all]
     names: Vec<String>,
 
-    /// Describe only those with these labels
+    /// Describe only objects that match this label selector
     #[arg(short = 'l', long, value_name = "SELECTOR", conflicts_with = "names")]
     selector: Option<String>,
 
-    /// How to print it
+    /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "plaintext")]
     output: Format,
 }
@@ -60,7 +60,7 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     which: Args,
 
-    /// Show every object, volume and operation as well
+    /// Also show every object, volume and operation
     #[arg(long)]
     details: bool,
 
@@ -227,7 +227,7 @@ async fn fetch<D: DescribedRun>(one: &D, downloads: &Downloads, details: bool) -
     if one.has_files().is_err() {
         return D::Files::default();
     }
-    let _spinner = Spinner::start("asking the server for files");
+    let _spinner = Spinner::start("requesting files from the server");
     one.fetch(downloads, details).await
 }
 

@@ -114,7 +114,7 @@ impl Downloads {
         // Large files take a while, and others are being downloaded.
         let decoded =
             tokio::task::spawn_blocking(move || decode::json_gzip(&packed, Limits::JSON)).await;
-        Ok(decoded.context("it could not be read")??)
+        Ok(decoded.context("the file could not be read")??)
     }
 
     /// Reads a compressed JSON file that older backups do not have.
@@ -182,7 +182,7 @@ impl Downloads {
         let api = self.installation.api::<DownloadRequest>();
         let created = DownloadRequest::new(request, spec);
         self.installation
-            .ask("ask the server for the file", api.create(&PostParams::default(), &created))
+            .ask("request the file from the server", api.create(&PostParams::default(), &created))
             .await?;
 
         let began = Instant::now();
@@ -191,7 +191,7 @@ impl Downloads {
         loop {
             if began.elapsed() >= SILENT_FOR && !self.has_said.swap(true, Ordering::Relaxed) {
                 output::say(format_args!(
-                    "the server in namespace `{}` has not answered yet; waiting for up to {}",
+                    "the server in namespace `{}` has not responded yet; waiting up to {}",
                     self.installation.namespace(),
                     bowline_api::Duration::from(self.patience),
                 ));
@@ -204,7 +204,7 @@ impl Downloads {
                     }
                 }
                 Ok(Err(error)) if !is_transient(&error) => {
-                    return Err(self.installation.explain("read the server's answer", error));
+                    return Err(self.installation.explain("read the server's response", error));
                 }
                 Ok(Err(_)) | Err(_) => {}
             }
@@ -240,8 +240,8 @@ impl Downloads {
 
     fn no_answer(&self) -> anyhow::Error {
         anyhow!(
-            "the server has not answered within {}; does it run in namespace `{}`, and is the \
-             storage location available?",
+            "no response from the server within {}; check that it runs in namespace `{}` and that \
+             the storage location is available",
             bowline_api::Duration::from(self.patience),
             self.installation.namespace(),
         )
@@ -257,11 +257,11 @@ impl Downloads {
 /// way could read it.
 fn redirect(attempt: Attempt<'_>) -> Action {
     if attempt.previous().len() > MOST_REDIRECTS {
-        return attempt.error("it redirects too often");
+        return attempt.error("too many redirects");
     }
     if is_downgrade(attempt.previous(), attempt.url()) {
         return attempt
-            .error("it redirects from https to http, where everybody on the way can read");
+            .error("redirect from https to http, which anyone on the network path could read");
     }
     attempt.follow()
 }
@@ -277,7 +277,7 @@ pub(crate) struct NotThere;
 
 impl std::fmt::Display for NotThere {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("it is not in the storage location")
+        f.write_str("the file is not in the storage location")
     }
 }
 
@@ -299,7 +299,7 @@ impl Body {
     /// The next piece; nothing at the end.
     pub(crate) async fn next(&mut self) -> anyhow::Result<Option<Bytes>> {
         let piece = self.response.chunk().await.map_err(|error| {
-            anyhow::Error::new(error.without_url()).context("the download broke off")
+            anyhow::Error::new(error.without_url()).context("the download was interrupted")
         })?;
         self.received += piece.as_ref().map_or(0, |piece| piece.len() as u64);
         if self.received > self.limit {
@@ -314,14 +314,14 @@ fn answer(request: &DownloadRequest) -> anyhow::Result<Option<Url>> {
     let link = request.status.as_ref().map_or("", |status| status.download_url.as_str());
     if link.is_empty() {
         return match request.annotations().get(ERROR_ANNOTATION) {
-            Some(reason) => bail!("the server cannot give it out: {}", harmless(reason)),
+            Some(reason) => bail!("the server cannot provide the file: {}", harmless(reason)),
             None => Ok(None),
         };
     }
     match Url::parse(link) {
         Ok(link) if matches!(link.scheme(), "http" | "https") => Ok(Some(link)),
         // Without the parser's reason, which may quote it.
-        _ => bail!("the server has answered with a link that is none"),
+        _ => bail!("the server responded with an invalid link"),
     }
 }
 
@@ -331,9 +331,9 @@ fn unreachable(error: reqwest::Error, host: &str) -> anyhow::Error {
     let is_about_trust =
         error.chain().any(|cause| cause.to_string().to_lowercase().contains("certificate"));
     let hint = if is_about_trust {
-        "name the authority that signed its certificate with --cacert"
+        "add the certificate authority of the server with --cacert"
     } else {
-        "can this machine reach it?"
+        "check that this machine can reach it"
     };
     error.context(format!("cannot download from `{}`; {hint}", harmless(host)))
 }
@@ -352,8 +352,8 @@ async fn refusal(mut response: Response) -> anyhow::Error {
         }
     }
     match s3_code(&text) {
-        Some(code) => anyhow!("the storage location answers {status}: {code}"),
-        None => anyhow!("the storage location answers {status}"),
+        Some(code) => anyhow!("the storage location responded with {status}: {code}"),
+        None => anyhow!("the storage location responded with {status}"),
     }
 }
 
@@ -395,7 +395,10 @@ mod tests {
         assert_eq!(answer(&request(link, None)).unwrap().unwrap().as_str(), link);
         assert_eq!(answer(&request("", None)).unwrap(), None);
         let error = answer(&request("", Some("the bucket is\u{7} gone"))).unwrap_err();
-        assert_eq!(error.to_string(), "the server cannot give it out: the bucket is\u{fffd} gone");
+        assert_eq!(
+            error.to_string(),
+            "the server cannot provide the file: the bucket is\u{fffd} gone"
+        );
     }
 
     #[test]

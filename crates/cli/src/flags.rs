@@ -18,7 +18,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
         None => format!("{error}"),
     })?;
     if duration < Duration::ZERO {
-        return Err("it must not be negative".to_owned());
+        return Err("must not be negative".to_owned());
     }
     Ok(duration)
 }
@@ -32,7 +32,7 @@ fn days(text: &str) -> Option<u64> {
 pub(crate) fn timeout(text: &str) -> Result<time::Duration, String> {
     let timeout = duration(text)?.to_std().unwrap_or_default();
     if timeout.is_zero() {
-        return Err("it must be longer than that".to_owned());
+        return Err("must be longer than 0s".to_owned());
     }
     Ok(timeout)
 }
@@ -50,9 +50,9 @@ pub(crate) fn boolean(text: &str) -> Result<bool, String> {
 pub(crate) fn snapshot_type() -> impl TypedValueParser<Value = SnapshotType> {
     let value = |one: SnapshotType| {
         PossibleValue::new(one.as_str()).help(match one {
-            SnapshotType::Auto => "Uploaded if the plugin can do that",
-            SnapshotType::Cloud => "The same, with a warning if the plugin cannot",
-            SnapshotType::Local => "Never uploaded: it stays where it was taken",
+            SnapshotType::Auto => "Upload if the plugin supports it",
+            SnapshotType::Cloud => "Upload, with a warning if the plugin does not support it",
+            SnapshotType::Local => "Never upload: keep the snapshot where it was taken",
         })
     };
     PossibleValuesParser::new(SnapshotType::ALL.map(value))
@@ -81,10 +81,10 @@ pub(crate) fn word() -> NonEmptyStringValueParser {
 /// The namespaces that are included, which are all if none is named.
 pub(crate) fn namespaces(included: &[String], excluded: &[String]) -> anyhow::Result<Vec<String>> {
     if excluded.iter().any(|name| name == "*") {
-        bail!("--exclude-namespaces cannot have `*`, which would leave nothing");
+        bail!("--exclude-namespaces cannot contain `*`, which would exclude everything");
     }
     if included.len() > 1 && included.iter().any(|name| name == "*") {
-        bail!("--include-namespaces has `*`, which is all, and others; say either");
+        bail!("--include-namespaces contains `*` (all) and other names; use either");
     }
     if let Some(both) = included.iter().find(|name| excluded.contains(name)) {
         bail!("namespace `{both}` is both included and excluded");
@@ -246,7 +246,7 @@ mod tests {
     fn times_and_truths_are_spelled_as_in_go() {
         assert_eq!(duration("1h30m"), Ok(Duration::from_seconds(5400)));
         assert_eq!(duration("0s"), Ok(Duration::ZERO));
-        assert_eq!(duration("-1s"), Err("it must not be negative".to_owned()));
+        assert_eq!(duration("-1s"), Err("must not be negative".to_owned()));
         let days = duration("30d").unwrap_err();
         assert!(days.contains("unknown unit") && days.ends_with("; 30 days are 720h"), "{days}");
         assert_eq!(timeout("2s"), Ok(time::Duration::from_secs(2)));

@@ -29,7 +29,7 @@ pub(crate) async fn changes<K: Kind>(
     table: impl Fn(&[K]) -> String,
 ) -> anyhow::Result<Exit> {
     if format != Format::Table {
-        bail!("`--watch` prints a table; leave out `--output`, or use `kubectl get --watch`");
+        bail!("`--watch` only prints tables; omit `--output`, or use `kubectl get --watch`");
     }
     let asked_to_end = until_asked_to_end()?;
     tokio::pin!(asked_to_end);

@@ -67,7 +67,7 @@ impl Installation {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(error)) => Err(self.explain(doing, error)),
             Err(_) => Err(anyhow!(
-                "cannot {doing}: the cluster has not answered within {} s",
+                "cannot {doing}: no response from the cluster within {} s",
                 ANSWER_LIMIT.as_secs()
             )),
         }
@@ -90,10 +90,11 @@ impl Installation {
 /// Why there was no answer, as far as it can be told, and what to look at.
 pub(crate) fn unreachable(error: &kube::Error) -> &'static str {
     if bowline_server::in_words(error).contains("certificate") {
-        "the certificate of the cluster is not trusted, or ours is not; look at \
-         `certificate-authority` and at the user's credentials in the kubeconfig"
+        "the certificate of the cluster or the client is not trusted; check \
+         `certificate-authority` and the user's credentials in the kubeconfig"
     } else {
-        "cannot reach the cluster of the kubeconfig; is it running, and is the address right?"
+        "cannot reach the cluster in the kubeconfig; check that it is running and that its address \
+         is correct"
     }
 }
 
@@ -151,10 +152,10 @@ fn missing(status: &kube::core::Status) -> Option<Missing> {
 fn reason(status: &kube::core::Status, namespace: &str) -> String {
     match missing(status) {
         Some(Missing::Namespace) => format!(
-            "there is no namespace `{namespace}`; name the server's with --namespace, or create it \
-             with `kubectl create namespace {namespace}`"
+            "namespace `{namespace}` does not exist; name the server's namespace with --namespace, \
+             or create it with `kubectl create namespace {namespace}`"
         ),
-        Some(Missing::Definition) => "the cluster does not know Velero's resources; install them \
+        Some(Missing::Definition) => "the cluster does not serve Velero's resources; install them \
                                       with `bowline install --crds-only`"
             .to_owned(),
         Some(Missing::Object) | None => status.message.clone(),
@@ -189,7 +190,7 @@ mod tests {
 
         let namespace = not_found("namespaces", "velero");
         assert_eq!(missing(&namespace), Some(Missing::Namespace));
-        assert!(reason(&namespace, "velero").contains("no namespace `velero`"));
+        assert!(reason(&namespace, "velero").contains("namespace `velero` does not exist"));
 
         let definition = Status::failure("404 page not found", "?").with_code(404);
         assert_eq!(missing(&definition), Some(Missing::Definition));

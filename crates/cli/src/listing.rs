@@ -81,7 +81,7 @@ pub(crate) async fn get<K: Kind>(installation: &Installation, name: &str) -> any
     match get_opt(installation, name).await? {
         Some(object) => Ok(object),
         None => bail!(
-            "there is no {} `{name}` in namespace `{}`; {} lists those that there are",
+            "{} `{name}` not found in namespace `{}`; run {} for a list",
             K::NOUN,
             installation.namespace(),
             installation.hint(&format!("{} get", K::COMMAND)),
@@ -130,9 +130,9 @@ pub(crate) async fn add<K: Kind>(installation: &Installation, object: &K) -> any
     let (noun, name) = (K::NOUN, object.name_any());
     let hint = installation.hint(&format!("{} get {name}", K::COMMAND));
     if create(installation, object).await?.is_none() {
-        bail!("there is a {noun} `{name}` already; see {hint}");
+        bail!("{noun} `{name}` already exists; see {hint}");
     }
-    output::say(format_args!("{noun} `{name}` is created; see {hint}"));
+    output::say(format_args!("{noun} `{name}` created; see {hint}"));
     Ok(Exit::Success)
 }
 
@@ -204,7 +204,7 @@ async fn list<K: Kind>(
             return Ok(found);
         }
     }
-    bail!("the list of {} does not end", K::PLURAL)
+    bail!("the list of {} has too many pages", K::PLURAL)
 }
 
 /// A list in a namespace that does not exist is empty, too. Who may not look is not told.
@@ -215,8 +215,8 @@ async fn explain_nothing(installation: &Installation) -> anyhow::Result<()> {
         let got = api.get(name).await;
         Ok(matches!(got, Err(kube::Error::Api(status)) if status.code == 404))
     };
-    if installation.ask("look at the namespace", is_missing).await? {
-        bail!("there is no namespace `{name}`; name the server's with --namespace");
+    if installation.ask("read the namespace", is_missing).await? {
+        bail!("namespace `{name}` does not exist; name the server's namespace with --namespace");
     }
     Ok(())
 }

@@ -27,15 +27,15 @@ const BUFFER: usize = 64 << 10;
 /// Flags of a command that prints a log.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Whose log to print
+    /// Name of the run
     name: String,
 
-    /// Wait until the log is in the storage location, say how the run goes meanwhile, and print the
-    /// rest when it is over
+    /// Wait until the log is in the storage location, show progress meanwhile, and print the rest
+    /// when the run has ended
     #[arg(short, long)]
     follow: bool,
 
-    /// How long the server may take to hand it out
+    /// Time limit for the server to provide the log
     #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = flags::timeout)]
     timeout: Duration,
 
@@ -88,7 +88,7 @@ pub(crate) async fn run<R: Run>(
 async fn until_it_has_a_log<R: Run>(installation: &Installation, run: &R) -> anyhow::Result<R> {
     if run.summary().stage != Stage::Refused {
         output::say(format_args!(
-            "the log of {} `{}` is in the storage location when all items are {}; waiting for that",
+            "log of {} `{}`: available in the storage location once all items are {}; waiting",
             R::NOUN,
             run.name_any(),
             R::PARTICIPLE,
@@ -124,7 +124,7 @@ pub(crate) async fn read<R: Run>(
     });
     unpacked
         .await
-        .context("it could not be read")?
+        .context("the log could not be read")?
         .map_err(|error| decode::Error::from(error).into())
 }
 

@@ -38,11 +38,11 @@ pub(crate) fn container_name(
     let name: String = path.chars().map(letter).take(LONGEST_NAME - 3).collect();
     let name = name.trim_matches('-');
     if name.is_empty() {
-        bail!("`{image}` is not the name of an image");
+        bail!("`{image}` is not a valid image name");
     }
     let numbered = (2..100).map(|number| format!("{name}-{number}"));
     let free = [name.to_owned()].into_iter().chain(numbered).find(|name| !is_taken(name));
-    free.map_or_else(|| bail!("there are too many init containers called `{name}`"), Ok)
+    free.map_or_else(|| bail!("too many init containers are named `{name}`"), Ok)
 }
 
 #[cfg(test)]

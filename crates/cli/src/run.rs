@@ -55,12 +55,13 @@ pub(crate) trait Run: Kind {
         let Summary { phase, stage, validation_errors, .. } = self.summary();
         match stage {
             Stage::New | Stage::Working => Err(format!(
-                "it is {phase}; its files are there when all items are {}",
+                "the phase is {phase}; files are available once all items are {}",
                 Self::PARTICIPLE
             )),
-            Stage::Refused => {
-                Err(format!("it was refused and never ran: {}", validation_errors.join("; ")))
-            }
+            Stage::Refused => Err(format!(
+                "validation failed, so nothing was run: {}",
+                validation_errors.join("; ")
+            )),
             Stage::Closing | Stage::Complete | Stage::Ended => Ok(()),
         }
     }
@@ -182,15 +183,13 @@ pub(crate) async fn submit<R: Run>(
     let name = run.name_any();
     let describe = installation.hint(&format!("{noun} describe {name}"));
     let Some(created) = created else {
-        bail!(
-            "there is a {noun} `{name}` already; choose another name, or look at it with {describe}"
-        );
+        bail!("{noun} `{name}` already exists; choose another name, or see {describe}");
     };
     if wants_to_wait {
         return wait::for_end(installation, &created, wait::Reason::Result).await;
     }
     let logs = installation.hint(&format!("{noun} logs {name}"));
-    output::say(format_args!("{noun} `{name}` is created; see {describe} and {logs}"));
+    output::say(format_args!("{noun} `{name}` created; see {describe} and {logs}"));
     Ok(Exit::Success)
 }
 

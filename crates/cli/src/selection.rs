@@ -11,15 +11,15 @@ use crate::output;
 /// Names, labels or all: one of them must be said.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Selection {
-    /// Those that are meant
+    /// Names to select
     #[arg(required_unless_present_any = ["all", "selector"])]
     names: Vec<String>,
 
-    /// All that there are
+    /// Select all
     #[arg(long, conflicts_with_all = ["names", "selector"])]
     all: bool,
 
-    /// Those with these labels
+    /// Select objects that match this label selector
     #[arg(short = 'l', long, value_name = "SELECTOR", conflicts_with = "names")]
     selector: Option<String>,
 }
@@ -33,7 +33,7 @@ impl Selection {
         let selector = self.selector.as_deref();
         if selector.is_some_and(|selector| selector.trim().is_empty()) {
             // As it comes from a variable that is not set. It would select everything.
-            bail!("the selector is empty; say which labels are meant, or --all");
+            bail!("the label selector is empty; specify labels, or --all");
         }
         let found = listing::find(installation, &self.names, selector).await?;
         if found.is_empty() {
@@ -49,7 +49,7 @@ pub(crate) struct Deletion {
     #[command(flatten)]
     which: Selection,
 
-    /// Do not ask whether this is meant
+    /// Skip the confirmation prompt
     #[arg(long)]
     confirm: bool,
 }
@@ -71,7 +71,7 @@ impl Deletion {
         if confirm(self.confirm, &question)? {
             return Ok(found);
         }
-        output::say("nothing is deleted");
+        output::say("nothing was deleted");
         Ok(Vec::new())
     }
 }
@@ -81,7 +81,7 @@ pub(crate) async fn delete<K: Kind>(installation: &Installation, object: &K) -> 
     let name = object.name_any();
     listing::delete::<K>(installation, &name).await?;
     // What has to be done first may take a while; until then it is there.
-    let told = if object.finalizers().is_empty() { "is deleted" } else { "is being deleted" };
+    let told = if object.finalizers().is_empty() { "deleted" } else { "is being deleted" };
     output::say(format_args!("{} `{name}` {told}", K::NOUN));
     Ok(())
 }

@@ -15,7 +15,7 @@ pub(crate) fn parse(text: &str) -> anyhow::Result<LabelSelector> {
     let mut selector = LabelSelector::default();
     for requirement in requirements(text) {
         read(requirement.trim(), &mut selector)
-            .with_context(|| format!("`{text}` is no label selector"))?;
+            .with_context(|| format!("`{text}` is not a valid label selector"))?;
     }
     Ok(selector)
 }
@@ -103,7 +103,7 @@ fn read(requirement: &str, to: &mut LabelSelector) -> anyhow::Result<()> {
 fn checked_value(value: &str) -> anyhow::Result<String> {
     let value = value.trim();
     if !value.is_empty() && !is_word(value) {
-        bail!("`{value}` is no value of a label");
+        bail!("`{value}` is not a valid label value");
     }
     Ok(value.to_owned())
 }
@@ -115,7 +115,7 @@ fn checked_key(key: &str) -> anyhow::Result<String> {
         None => is_word(key),
     };
     if !is_key {
-        bail!("`{key}` is no name of a label");
+        bail!("`{key}` is not a valid label key");
     }
     Ok(key.to_owned())
 }
@@ -171,19 +171,19 @@ mod tests {
     #[test]
     fn what_is_no_selector_is_told_why() {
         for (typed, reason) in [
-            ("", "`` is no name of a label"),
-            ("a=b,", "`` is no name of a label"),
-            ("a b", "`a b` is no name of a label"),
-            ("a>5", "`a>5` is no name of a label"),
-            ("a=b c", "`b c` is no value of a label"),
+            ("", "`` is not a valid label key"),
+            ("a=b,", "`` is not a valid label key"),
+            ("a b", "`a b` is not a valid label key"),
+            ("a>5", "`a>5` is not a valid label key"),
+            ("a=b c", "`b c` is not a valid label value"),
             ("a=b,a=c", "`a` cannot have two values"),
             ("a in (b", "a parenthesis is not closed"),
             ("a like (b)", "expected `in` or `notin` after `a`, not `like`"),
             ("in (b)", "expected `in` or `notin` before a parenthesis"),
-            ("A.io/a=b", "`A.io/a` is no name of a label"),
+            ("A.io/a=b", "`A.io/a` is not a valid label key"),
         ] {
             let error = parse(typed).unwrap_err();
-            assert_eq!(error.to_string(), format!("`{typed}` is no label selector"));
+            assert_eq!(error.to_string(), format!("`{typed}` is not a valid label selector"));
             assert_eq!(error.root_cause().to_string(), reason, "{typed}");
         }
     }

@@ -32,7 +32,7 @@ impl ServerDeployment {
         match Self::choose(all) {
             Some(found) => Ok(found),
             None => bail!(
-                "there is no Deployment of a server in namespace `{}`; name the server's with \
+                "no server Deployment found in namespace `{}`; name the server's namespace with \
                  --namespace",
                 installation.namespace()
             ),
@@ -69,7 +69,7 @@ impl ServerDeployment {
         let api = installation.api::<Deployment>();
         let change = serde_json::json!({"spec": {"template": {"spec": pod}}});
         let (params, patch) = (PatchParams::default(), Patch::Strategic(change));
-        let doing = format!("change the Deployment `{}`", self.name);
+        let doing = format!("change Deployment `{}`", self.name);
         installation.ask(&doing, api.patch(&self.name, &params, &patch)).await?;
         Ok(())
     }
@@ -82,7 +82,7 @@ pub(crate) async fn veleros(
     api: &Api<Deployment>,
     fields: &str,
 ) -> anyhow::Result<Vec<Deployment>> {
-    list(installation, api, "look for Velero", fields, has_velero).await
+    list(installation, api, "list the Deployments of Velero", fields, has_velero).await
 }
 
 /// Deployments of which something is so.
@@ -104,7 +104,8 @@ pub(crate) async fn list(
         }
     }
     bail!(
-        "cannot {doing}: the cluster has named {MOST_PAGES} times {PAGE} Deployments, and has more"
+        "cannot {doing}: the cluster returned {MOST_PAGES} pages of {PAGE} Deployments, and has \
+         more"
     )
 }
 

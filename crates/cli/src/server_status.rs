@@ -25,9 +25,9 @@ pub(crate) async fn ask(
     request.metadata.generate_name = Some("bowline-cli-".to_owned());
     let api = installation.api::<ServerStatusRequest>();
     let params = PostParams::default();
-    let creating = installation.ask("ask the server", api.create(&params, &request));
+    let creating = installation.ask("request the server's status", api.create(&params, &request));
     let Ok(created) = timeout_at(deadline, creating).await else {
-        bail!("the cluster has not answered within {}", bowline_api::Duration::from(patience));
+        bail!("no response from the cluster within {}", bowline_api::Duration::from(patience));
     };
     let name = created?.name_any();
     let answered = answer(installation, &name, deadline).await;
@@ -35,7 +35,7 @@ pub(crate) async fn ask(
     let _ = listing::delete::<ServerStatusRequest>(installation, &name).await;
     answered?.ok_or_else(|| {
         anyhow!(
-            "no server has answered within {}; does one run in namespace `{}`?",
+            "no response from a server within {}; check that one runs in namespace `{}`",
             bowline_api::Duration::from(patience),
             installation.namespace(),
         )
@@ -55,7 +55,7 @@ async fn answer(
                 bail!("the request to the server was deleted before it was answered");
             }
             Ok(Err(error)) if !is_transient(&error) => {
-                return Err(installation.explain("read the server's answer", error));
+                return Err(installation.explain("read the server's response", error));
             }
             Ok(_) => {}
             Err(_) => return Ok(None),

@@ -19,13 +19,13 @@ const DIGITS: usize = 14;
 /// How objects are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Format {
-    /// For people
+    /// Human-readable table
     Table,
-    /// The objects, for programs
+    /// Objects as JSON
     Json,
-    /// The same in YAML
+    /// Objects as YAML
     Yaml,
-    /// One name in each line, as kubectl prints and takes it: backup.velero.io/nightly
+    /// One name per line, in the form that kubectl prints and accepts: backup.velero.io/nightly
     Name,
 }
 
@@ -43,7 +43,7 @@ impl Format {
 /// Which labels a table shows.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct LabelColumns {
-    /// Show these labels as columns; several separated by commas
+    /// Labels to show as columns, comma-separated
     #[arg(short = 'L', long, value_name = "LABELS", value_delimiter = ',')]
     label_columns: Vec<String>,
 
@@ -57,14 +57,14 @@ pub(crate) struct LabelColumns {
 // Commands that have more of them are called `Args`, too.
 #[group(skip)]
 pub(crate) struct Args {
-    /// Those to list [default: all]
+    /// Names to list [default: all]
     pub(crate) names: Vec<String>,
 
-    /// List only those with these labels
+    /// List only objects that match this label selector
     #[arg(short = 'l', long, value_name = "SELECTOR", conflicts_with = "names")]
     pub(crate) selector: Option<String>,
 
-    /// How to print them
+    /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub(crate) output: Format,
 
@@ -78,7 +78,7 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     list: Args,
 
-    /// Go on, and print each again when it changes, until Ctrl-C
+    /// Keep running and print each object again when it changes, until Ctrl-C
     #[arg(short, long)]
     watch: bool,
 }

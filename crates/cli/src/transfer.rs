@@ -379,5 +379,5 @@ async fn list<P: Report>(
             return Ok(transfers);
         }
     }
-    bail!("the list of {}s does not end", P::kind(&()))
+    bail!("the list of {}s has too many pages", P::kind(&()))
 }

@@ -22,7 +22,7 @@ const LIMIT: u64 = 4 << 20;
 pub(crate) fn certificates(pem: &[u8]) -> anyhow::Result<Vec<Certificate>> {
     match Certificate::from_pem_bundle(pem) {
         Ok(certificates) if !certificates.is_empty() => Ok(certificates),
-        _ => bail!("there is no certificate in PEM format in it"),
+        _ => bail!("no certificate in PEM format found"),
     }
 }
 
@@ -93,10 +93,10 @@ async fn of_secret(
     reference: &SecretKeySelector,
 ) -> anyhow::Result<Vec<u8>> {
     let SecretKeySelector { name, key, .. } = reference;
-    let doing = format!("read the Secret `{name}`");
+    let doing = format!("read Secret `{name}`");
     let secret = installation.ask(&doing, installation.api::<Secret>().get(name)).await?;
     let value = secret.data.and_then(|mut data| data.remove(key));
-    value.map(|value| value.0).with_context(|| format!("the Secret `{name}` has no key `{key}`"))
+    value.map(|value| value.0).with_context(|| format!("Secret `{name}` has no key `{key}`"))
 }
 
 #[cfg(test)]

@@ -12,13 +12,14 @@ use crate::flags;
 
 /// Reasons that several flags share.
 pub(crate) const NO_FILE_BACKUP: &str = "this version has no file-system backup";
-pub(crate) const NO_REPOSITORIES: &str = "there are no repositories to look after";
-const ONLY_KOPIA: &str = "Velero has no other than `kopia`; leave it out";
-const RESTORE_ONLY: &str = "let backup locations be restored from only: add them with \
-                            `bowline backup-location create --access-mode=ReadOnly`, and pause \
-                            schedules with `bowline schedule pause --all`";
-const ALL_VERSIONS: &str = "each kind is backed up in the version that the cluster prefers; leave \
-                            `EnableAPIGroupVersions` out if that will do";
+pub(crate) const NO_REPOSITORIES: &str = "this version has no file-system backup repositories to \
+                                          maintain";
+const ONLY_KOPIA: &str = "the only uploader type of Velero is `kopia`; omit the flag";
+const RESTORE_ONLY: &str = "make backup locations read-only: add them with `bowline \
+                            backup-location create --access-mode=ReadOnly`, and pause schedules \
+                            with `bowline schedule pause --all`";
+const ALL_VERSIONS: &str = "each resource is backed up in the version that the cluster prefers; \
+                            omit `EnableAPIGroupVersions` if that is sufficient";
 
 /// A flag of Velero.
 #[derive(Clone, Copy, Debug)]
@@ -77,7 +78,7 @@ impl Flag {
     );
     /// Whether objects are read from memory.
     pub(crate) const CACHE: Self =
-        Self::switch("disable-informer-cache", Fate::Idle("there is no such cache"));
+        Self::switch("disable-informer-cache", Fate::Idle("this version has no informer cache"));
     /// How repositories of files are looked after.
     pub(crate) const REPOSITORIES: [Self; 8] = [
         Self::value("default-repo-maintain-frequency", Fate::Idle(NO_REPOSITORIES)),
@@ -129,7 +130,7 @@ pub(crate) struct Refusal(String);
 
 impl Refusal {
     fn of(flag: Flag, why: &str) -> Self {
-        Self(format!("`--{}` is not taken: {why}", flag.name))
+        Self(format!("`--{}` is not supported: {why}", flag.name))
     }
 
     /// What is behind a mistake in a command line, if it is this.
@@ -193,7 +194,7 @@ impl<T: Unneeded> FromArgMatches for Unused<T> {
         for flag in T::flags() {
             let said = matches.try_get_one::<Note>(flag.name).ok().flatten();
             if let Some(Note(Some(why))) = said {
-                self.notes.push(format!("`--{}` changes nothing here: {why}", flag.name));
+                self.notes.push(format!("`--{}` has no effect: {why}", flag.name));
             }
         }
         Ok(())
@@ -235,13 +236,13 @@ mod tests {
 
     #[test]
     fn a_flag_is_refused_with_a_reason_or_taken_with_a_note() {
-        assert_eq!(notes(&["--no"]), Err("`--no` is not taken: do that instead".to_owned()));
+        assert_eq!(notes(&["--no"]), Err("`--no` is not supported: do that instead".to_owned()));
         assert_eq!(notes(&["--no=false"]), Ok(Vec::new()));
         assert_eq!(
             notes(&["--no=maybe"]),
-            Err("`--no` is not taken: expected true or false".into())
+            Err("`--no` is not supported: expected true or false".into())
         );
-        let note = "`--idle` changes nothing here: there is nothing".to_owned();
+        let note = "`--idle` has no effect: there is nothing".to_owned();
         assert_eq!(notes(&["--idle", "7"]), Ok(vec![note]));
         assert_eq!(notes(&["--features=EnableCSI", "--uploader-type=kopia"]), Ok(Vec::new()));
         assert!(notes(&["--features=EnableCSI,EnableAPIGroupVersions"]).is_err());

@@ -61,10 +61,11 @@ pub(crate) async fn for_end<R: Run>(
         exit = &mut asked_to_end => {
             let hint = installation.hint(&format!("{noun} describe {name}"));
             let goes_on = match reason {
-                Reason::Result => "goes on without this command",
-                Reason::Cancel => "stays canceled, and ends when a server sees that",
+                Reason::Result => "continues without this command",
+                Reason::Cancel => "remains canceled, and ends when a server processes the \
+                                   cancellation",
             };
-            output::say(format_args!("the {noun} {goes_on}; look with {hint}"));
+            output::say(format_args!("the {noun} {goes_on}; see {hint}"));
             return Ok(exit);
         }
     };
@@ -139,26 +140,26 @@ pub(crate) async fn until<R: Run>(
                 None
             }
             Ok(Ok(_)) => {
-                bail!("{noun} `{name}` was deleted, and there is another one of that name")
+                bail!("{noun} `{name}` was deleted, and another one of that name exists now")
             }
             Ok(Err(error)) if is_not_found(&error) => {
-                bail!("{noun} `{name}` was deleted while it was waited for");
+                bail!("{noun} `{name}` was deleted while waiting for it");
             }
             Ok(Err(error)) if !is_transient(&error) => {
                 return Err(installation.explain(&format!("wait for {noun} `{name}`"), error));
             }
             Ok(Err(error)) => Some(brief(&error)),
-            Err(_) => Some("it does not answer".to_owned()),
+            Err(_) => Some("no response".to_owned()),
         };
         if let Some(error) = error {
             let since = *away_since.get_or_insert_with(|| {
-                display.say(&format!("the cluster cannot be reached, trying on: {error}"));
+                display.say(&format!("the cluster is unreachable, retrying: {error}"));
                 Instant::now()
             });
             if since.elapsed() > OUTAGE_LIMIT {
                 bail!(
-                    "the cluster cannot be reached for {} s: {error}; the {noun} may go on without \
-                     this command",
+                    "the cluster has been unreachable for {} s: {error}; the {noun} may continue \
+                     without this command",
                     OUTAGE_LIMIT.as_secs()
                 );
             }
@@ -214,7 +215,7 @@ fn outcome<R: Run>(run: &R) -> Vec<String> {
     };
     let took = match (&summary.started, &summary.ended) {
         (Some(start), Some(end)) => {
-            format!(" after {} s", end.0.duration_since(start.0).as_secs())
+            format!(" in {} s", end.0.duration_since(start.0).as_secs())
         }
         _ => String::new(),
     };
@@ -224,14 +225,14 @@ fn outcome<R: Run>(run: &R) -> Vec<String> {
     } else {
         let (done, total) = summary.items;
         format!(
-            ": {done} of {}, {}, {}",
+            " ({done}/{}, {}, {})",
             counted(total, "item"),
             counted(summary.errors, "error"),
             counted(summary.warnings, "warning"),
         )
     };
     let (noun, name, state) = (R::NOUN, run.name_any(), run.state());
-    let mut lines = vec![format!("{noun} `{name}` has ended as {state}{took}{counts}")];
+    let mut lines = vec![format!("{noun} `{name}` {state}{took}{counts}")];
     lines.extend(summary.validation_errors.iter().map(|error| format!("refused: {error}")));
     if !summary.failure_reason.is_empty() {
         lines.push(format!("reason: {}", summary.failure_reason));

@@ -15,7 +15,7 @@ use crate::installation::Installation;
 use crate::run::{Operations, Run, Stage, Summary};
 use crate::{cancel, logs, table};
 
-/// Make backups, look at those that there are, and delete them
+/// Create, inspect and delete backups
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -31,17 +31,17 @@ pub(super) enum Command {
     Create(Box<create::Args>),
     /// List backups
     Get(table::RunArgs),
-    /// Show what is known of backups
+    /// Describe backups
     Describe(crate::describe::RunArgs),
     /// Print the log of a backup
     Logs(logs::Args),
     Download(download::Args),
     Delete(delete::Args),
-    /// Stop backups that wait or run
+    /// Cancel queued or running backups
     ///
-    /// Nothing new is begun, frozen pods are thawed, and operations of plugins are told to stop. The
-    /// backup ends as Failed, and is shown as Canceled. With --wait the exit code is 0 when it is over,
-    /// however it has ended.
+    /// No new work is started, frozen pods are thawed, and plugin operations are canceled. The
+    /// backup ends as Failed and is shown as Canceled. With --wait, the exit code is 0 once the
+    /// backup has ended, whatever its outcome.
     Cancel(cancel::Args),
 }
 

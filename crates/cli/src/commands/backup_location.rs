@@ -15,7 +15,7 @@ use crate::exit::Exit;
 use crate::installation::Installation;
 use crate::listing;
 
-/// Manage the places where backups are kept
+/// Manage backup storage locations
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -29,7 +29,7 @@ pub(crate) struct Args {
 pub(super) enum Command {
     Create(create::Args),
     Get(get::Args),
-    /// Show what is known of the places for backups
+    /// Describe backup storage locations
     Describe(crate::describe::Args),
     Set(set::Args),
     Delete(delete::Args),
@@ -58,7 +58,7 @@ async fn check_no_other_default(installation: &Installation, name: &str) -> anyh
         .find(|default| default != name);
     if let Some(other) = other {
         let hint = installation.hint(&format!("backup-location set {other} --default=false"));
-        bail!("location `{other}` is the default already; first say {hint}");
+        bail!("location `{other}` is already the default; run {hint} first");
     }
     Ok(())
 }

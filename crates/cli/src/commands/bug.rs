@@ -6,12 +6,12 @@ use crate::{output, program};
 /// Where the project's issues are.
 const ISSUES: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/issues/new");
 
-/// Print what to write into a report of a mistake of ours, and where to send it
+/// Print a bug report template and the address to send it to
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {}
 
 pub(crate) fn run() -> anyhow::Result<Exit> {
-    output::say(format_args!("open {ISSUES} and paste what follows"));
+    output::say(format_args!("open {ISSUES} and paste the following"));
     output::data(report(program::name(), std::env::consts::OS, std::env::consts::ARCH))?;
     Ok(Exit::Success)
 }
@@ -19,19 +19,19 @@ pub(crate) fn run() -> anyhow::Result<Exit> {
 fn report(program: &str, system: &str, machine: &str) -> String {
     let version = env!("CARGO_PKG_VERSION");
     format!(
-        "**What I did**, command by command:\n\
+        "**Steps to reproduce**, command by command:\n\
          \n\
-         **What I expected**:\n\
+         **Expected result**:\n\
          \n\
-         **What happened instead**:\n\
+         **Actual result**:\n\
          \n\
-         **The support bundle** of `{program} debug --backup NAME` or `--restore NAME`. It has no Secrets; \
-         look through it all the same before you attach it.\n\
+         **Support bundle** from `{program} debug --backup NAME` or `--restore NAME`. The \
+         bundle contains no Secrets; review it before you attach it.\n\
          \n\
          **Versions**\n\
          - client: v{version} on {system}/{machine}\n\
-         - server, of `{program} version`:\n\
-         - Kubernetes, of `kubectl version`:\n\
-         - cloud or machines, storage, plugins:\n"
+         - server, from `{program} version`:\n\
+         - Kubernetes, from `kubectl version`:\n\
+         - cloud or hardware, storage, plugins:\n"
     )
 }

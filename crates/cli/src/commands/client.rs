@@ -6,7 +6,7 @@ use crate::client_config;
 use crate::exit::Exit;
 use crate::output;
 
-/// Look at and change the settings of this user
+/// View and change client settings
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -15,7 +15,7 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Look at and change the settings in ~/.config/velero/config.json, which are Velero's as well
+    /// View and change the settings in ~/.config/velero/config.json, which are shared with Velero
     Config {
         #[command(subcommand)]
         command: Config,
@@ -26,15 +26,15 @@ enum Command {
 enum Config {
     /// Print settings
     Get {
-        /// The settings to print [default: all]
+        /// Settings to print [default: all]
         keys: Vec<String>,
     },
     /// Change settings
     ///
-    /// Those with a meaning here are `namespace`, where the server is, and `cacert`, a file with
-    /// certificates to trust when downloading. Others are kept for Velero.
+    /// The settings in use are `namespace`, the namespace of the server, and `cacert`, a CA
+    /// certificate file to trust for downloads. Other settings are kept for Velero.
     Set {
-        /// What to set; without a value the setting is removed
+        /// Settings to change; one without a value is removed
         #[arg(required = true, value_name = "KEY=VALUE")]
         settings: Vec<String>,
     },
@@ -69,7 +69,7 @@ fn set(changes: &[String]) -> anyhow::Result<Exit> {
     let mut settings = client_config::settings()?;
     for change in changes {
         let Some((key, value)) = change.split_once('=').filter(|(key, _)| !key.is_empty()) else {
-            bail!("expected KEY=VALUE, not `{change}`; nothing is changed");
+            bail!("expected KEY=VALUE, not `{change}`; nothing was changed");
         };
         if key == "namespace" && !value.is_empty() {
             client_config::check_namespace(value)?;

@@ -4,22 +4,22 @@ use crate::complete::{self, KUBECTL_WORD};
 use crate::exit::Exit;
 use crate::output;
 
-/// Print a script that completes commands, flags and names in a shell
+/// Print a shell completion script for commands, flags and names
 ///
-/// Names of backups, restores and the like come from the cluster; one that does not answer in time has
-/// none.
+/// Names of backups, restores and other objects are read from the cluster; none are offered if it
+/// does not respond in time.
 ///
 ///   bash:        source <(bowline completion bash)
 ///   zsh:         source <(bowline completion zsh)
 ///   fish:        bowline completion fish | source
 ///   PowerShell:  bowline completion powershell | Out-String | Invoke-Expression
 ///
-/// For `kubectl bowline`, save what `bowline completion kubectl` prints as an executable file
-/// `kubectl_complete-bowline` somewhere on the PATH.
+/// For `kubectl bowline`, save the output of `bowline completion kubectl` as an executable file
+/// `kubectl_complete-bowline` in a directory on the PATH.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Args {
-    /// Who will read the script
+    /// Shell to print the script for
     shell: Shell,
 }
 

@@ -42,30 +42,30 @@ const RUN_LOG_BYTES: u64 = 64 << 20;
 /// Velero's pods on nodes, whose log is taken, too.
 const NODE_CONTAINER: &str = "node-agent";
 
-/// Write a support bundle
+/// Create a support bundle
 ///
-/// An archive with the resources of the installation, the versions, and the logs of the server's pods;
-/// with --backup or --restore also all that is known of a run, and its log. Secrets are never read, and
-/// values that are called like credentials are left out of all the rest. Still look through it before you
-/// hand it on: names of your namespaces and objects are in it.
+/// The archive contains the resources of the installation, versions, and the logs of the server's
+/// pods; with --backup or --restore, also the details and the log of that run. Secrets are never
+/// read, and values with names like those of credentials are removed from everything else. Review
+/// the bundle before you share it: it contains the names of your namespaces and objects.
 ///
-/// What cannot be collected is told, with the reason, here and in `problems.txt` of the bundle. The rest is
-/// written all the same.
+/// Anything that cannot be collected is reported with the reason, on standard error and in
+/// `problems.txt` in the bundle. The rest is still written.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Add all that is known of this backup
+    /// Include the details of this backup
     #[arg(long, value_name = "NAME")]
     backup: Option<String>,
 
-    /// Add all that is known of this restore
+    /// Include the details of this restore
     #[arg(long, value_name = "NAME")]
     restore: Option<String>,
 
-    /// The file to write [default: bundle-TIME.tar.gz in this folder]
+    /// File to write [default: bundle-TIME.tar.gz in the current directory]
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
 
-    /// Say what is being collected
+    /// Print what is being collected
     #[arg(long)]
     verbose: bool,
 
@@ -82,7 +82,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Exit> {
         PathBuf::from(format!("bundle-{}.tar.gz", now.strftime("%Y-%m-%d-%H-%M-%S")))
     });
     if target.symlink_metadata().is_ok() {
-        bail!("{} is there already; choose another with --output", target.display());
+        bail!("{} already exists; choose another file with --output", target.display());
     }
     let installation = Installation::connect(&args.installation).await?;
     // Names that are wrong are told before anything is collected.
@@ -121,11 +121,11 @@ fn say_where(target: &Path, problems: &[String]) {
     if let more @ 1.. = problems.len().saturating_sub(MOST_PROBLEMS) {
         output::say(format_args!("not collected: {more} more"));
     }
-    output::say(format_args!("the support bundle is {}", target.display()));
+    output::say(format_args!("support bundle written to {}", target.display()));
     if !problems.is_empty() {
-        output::say("what could not be collected is in its problems.txt, too");
+        output::say("problems.txt in the bundle also lists everything that could not be collected");
     }
-    output::say("it has no Secrets; look through it before you hand it on");
+    output::say("the bundle contains no Secrets; review it before you share it");
 }
 
 async fn found<R: DescribedRun>(
@@ -149,7 +149,7 @@ async fn versions(installation: &Installation, bundle: &mut Bundle) -> anyhow::R
         }
     };
     let client = installation.client();
-    let cluster = match installation.ask("ask for the version", client.apiserver_version()).await {
+    let cluster = match installation.ask("read the version", client.apiserver_version()).await {
         Ok(version) => json!(version.git_version),
         Err(error) => {
             bundle.lacks(&format!("{FILE}, the cluster"), &error);
@@ -206,7 +206,7 @@ where
                 params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
             }
             Ok(None) => {
-                bundle.lacks(file, &anyhow!("the cluster does not know the kind"));
+                bundle.lacks(file, &anyhow!("the cluster does not serve this resource"));
                 return Ok(Vec::new());
             }
             Err(error) => {
@@ -219,7 +219,8 @@ where
         }
     }
     if params.continue_token.is_some() {
-        bundle.lacks(file, &anyhow!("there are more than the {} that it has", found.len()));
+        bundle
+            .lacks(file, &anyhow!("truncated: there are more objects than these {}", found.len()));
     }
     let items: Vec<Value> = found.iter().map(|object| json!(object)).collect();
     bundle.add_object(file, json!({"items": items}))?;
@@ -241,10 +242,10 @@ async fn workloads(installation: &Installation, bundle: &mut Bundle) -> anyhow::
     let pods = add_list(installation, &api, "Pods", "server/pods.json", bundle, is_wanted).await?;
     if pods.is_empty() {
         let namespace = installation.namespace();
-        bundle.lacks("logs", &anyhow!("no pod of a server was found in namespace `{namespace}`"));
+        bundle.lacks("logs", &anyhow!("no server pod found in namespace `{namespace}`"));
     }
     if let more @ 1.. = pods.len().saturating_sub(MOST_PODS) {
-        bundle.lacks("logs", &anyhow!("there are {more} pods more"));
+        bundle.lacks("logs", &anyhow!("{more} more pods were not collected"));
     }
     for pod in pods.iter().take(MOST_PODS) {
         for container in containers(pod.spec.as_ref()) {

@@ -33,35 +33,36 @@ use crate::exit::{Exit, until_asked_to_end};
 use crate::installation::Installation;
 use crate::output::{self, Step};
 
-/// Back up, destroy and restore a sample application, in a private Kubernetes control plane
+/// Back up, destroy and restore a sample application in a private Kubernetes control plane
 ///
-/// The application has a volume with real files, and is frozen by hooks only while a snapshot of them is
-/// taken; the upload comes behind. What was restored is compared with what there was. Exits with 1 unless
-/// all objects and files are equal.
+/// The application has a volume with real files and is frozen by hooks only while a snapshot is
+/// taken; the upload runs afterwards. The restored objects and files are compared with the
+/// originals. Exits with 1 unless all of them are equal.
 ///
-/// Everything runs on this machine, listens on the loopback address only and goes away with this
-/// command, on Ctrl-C at the latest. The first run builds the programs it needs with Go, which
+/// Everything runs on this machine, listens on the loopback address only and is removed when the
+/// command ends, on Ctrl-C at the latest. The first run builds the required programs with Go, which
 /// takes minutes; they are kept in the user's cache.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Take everything down as soon as it has been shown
+    /// Clean up and exit as soon as the demo is complete
     #[arg(long)]
     exit: bool,
 
-    /// Kill the server with SIGKILL in the middle of the upload, and see another one carry on
+    /// Kill the server with SIGKILL during the upload and let another one resume the backup
     #[arg(long)]
     kill_server: bool,
 
-    /// Write what came of it to this file: whether files and objects are equal, for how long the
-    /// application was frozen, and how long the upload took
+    /// File for the results: equality of files and objects, freeze time of the application, and
+    /// duration of the upload
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 
-    /// Put the private folder of the demo below this one [default: the system's temporary folder]
-    #[arg(long, value_name = "FOLDER")]
+    /// Parent directory for the private files of the demo [default: the system's temporary
+    /// directory]
+    #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 
-    /// The port of the API server on 127.0.0.1 [default: a free one]
+    /// Port of the API server on 127.0.0.1 [default: a free port]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
 }
@@ -106,7 +107,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
         target.write(&outcome)?;
     }
     if !args.exit {
-        output::say("Press Ctrl-C to take it all down.");
+        output::say("Press Ctrl-C to clean up.");
         loop {
             tokio::select! {
                 _ = &mut asked_to_end => break,
@@ -114,7 +115,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
             }
         }
     }
-    let step = Step::start("taking everything down");
+    let step = Step::start("cleaning up");
     drop(up);
     step.done();
     Ok(if outcome.is_equal() { Exit::Success } else { Exit::Failed })
@@ -142,7 +143,7 @@ async fn perform(args: &Args) -> anyhow::Result<(Up, Outcome)> {
     step.done();
     output::data(sample.show(client).await?)?;
 
-    let step = Step::start("starting a server with a folder for backups and a plugin for volumes");
+    let step = Step::start("starting a server with a backup directory and a volume plugin");
     let mut server = Server::start(&stage.plane, client, &sample, plugin).await?;
     step.done();
 
@@ -155,7 +156,7 @@ async fn perform(args: &Args) -> anyhow::Result<(Up, Outcome)> {
     let taken = backup::take(&director, &mut server, args.kill_server).await?;
     output::data(backup::show(&server, &taken)?)?;
 
-    let hold = orders.last_hold().context("the hooks have not held the database")?;
+    let hold = orders.last_hold().context("the hooks did not freeze the database")?;
     orders.end()?;
     output::data(backup::show_orders(hold, &look_at(&sample.volume(), None).await?))?;
     let before = Before {
@@ -241,10 +242,10 @@ async fn ask(director: &Director<'_>, words: &[&str]) -> anyhow::Result<()> {
         Ok(args::Args { command: Command::Restore(command) }) => {
             Box::pin(super::restore::run(command)).await?
         }
-        _ => bail!("there is no such command"),
+        _ => bail!("no such command"),
     };
     if exit != Exit::Success {
-        bail!("the command has failed");
+        bail!("the command failed");
     }
     Ok(())
 }

@@ -44,52 +44,54 @@ const LOOK: Duration = Duration::from_millis(500);
 /// Larger than any credentials file.
 const LARGEST_SECRET: u64 = 1 << 20;
 
-/// Install the server into a cluster, with the resource definitions that it needs
+/// Install the server and its custom resource definitions into a cluster
 ///
-/// Running it again changes what is there to what is said now. A resource definition that is newer than
-/// ours, Velero's or Bowline's, is never replaced by an older one: it is kept, and said so. Before anything is
-/// changed the cluster is asked whether all of it would be taken.
+/// Running it again changes the installation to the given flags. A custom resource definition that
+/// is newer than ours, Velero's or Bowline's, is never replaced by an older one: it is kept and
+/// reported. Before anything is changed, the API server validates all objects.
 ///
-/// The server gets no more rights than it needs. With `--profile=backup-only` it reads everything and
-/// writes only in its own namespace, apart from snapshots of volumes and hooks in pods. That, too, is enough to
-/// become an administrator: it reads all Secrets and may execute commands in every pod. Restores need
-/// `--profile=full`; as they bring back roles and bindings of any kind, that amounts to the rights of
-/// an administrator.
+/// The server gets no more permissions than it needs. With `--profile=backup-only`, it reads
+/// everything and writes only in its own namespace, apart from volume snapshots and hooks in pods.
+/// Even that is enough to become an administrator, because it includes reading all Secrets and
+/// executing commands in every pod. Restores need `--profile=full`, which is equivalent to
+/// administrator permissions, because restores create roles and bindings of any kind.
 #[derive(Debug, clap::Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub(crate) struct Args {
-    /// The namespace to install into [default: `namespace` in ~/.config/velero/config.json, then
+    /// Namespace to install into [default: `namespace` in ~/.config/velero/config.json, then
     /// $VELERO_NAMESPACE, then velero]
     #[arg(short, long, value_name = "NAME")]
     namespace: Option<String>,
 
-    /// What the server may do: backup-only, or full, which restores need [default: that of the server that is
-    /// there, else backup-only]
+    /// Permissions of the server: backup-only, or full, which restores need [default: the profile
+    /// of the existing server, otherwise backup-only]
     #[arg(long, value_name = "PROFILE")]
     profile: Option<Profile>,
 
-    /// The image of the server [default: that of the server that is there, else `bowline` with the version of
-    /// this program, which nobody publishes]
+    /// Image of the server [default: the image of the existing server, otherwise `bowline` with the
+    /// version of this program, which is not published]
     #[arg(long, value_name = "IMAGE")]
     image: Option<String>,
 
-    /// How many servers run; one works, the others stand by
+    /// Number of server replicas: one is active, the others are on standby
     #[arg(long, value_name = "COUNT", default_value = "2", value_parser = clap::value_parser!(u16).range(1..=10))]
     replicas: u16,
 
-    /// Images of plugins to install into the server
+    /// Images of plugins to add to the server
     #[arg(long, value_name = "IMAGE,…", value_delimiter = ',', value_parser = flags::word())]
     plugins: Vec<String>,
 
-    /// Install the resource definitions and nothing else
+    /// Install only the custom resource definitions
     #[arg(long)]
     crds_only: bool,
 
-    /// Change nothing: say what would be done in the cluster, or, with -o, only print the objects
+    /// Change nothing: print the changes that would be made in the cluster or, with -o, only the
+    /// objects
     #[arg(long)]
     dry_run: bool,
 
-    /// Install although Velero runs in another namespace. Let the two have buckets or prefixes of their own
+    /// Install even if Velero runs in another namespace; use separate buckets or prefixes for the
+    /// two
     #[arg(long)]
     beside_velero: bool,
 
@@ -97,7 +99,7 @@ pub(crate) struct Args {
     #[arg(long)]
     wait: bool,
 
-    /// Print the objects
+    /// Print the objects in this format
     #[arg(short, long, value_name = "FORMAT")]
     output: Option<Format>,
 
@@ -113,7 +115,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     unused: Unused<OfInstall>,
 
-    /// Flags for the server, after `--`: such as `-- --concurrent-backups=8`
+    /// Flags for the server, after `--`, such as `-- --concurrent-backups=8`
     #[arg(last = true, value_name = "SERVER FLAGS")]
     server_flags: Vec<String>,
 
@@ -122,17 +124,17 @@ pub(crate) struct Args {
 }
 
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Where backups go")]
+#[command(next_help_heading = "Storage")]
 struct LocationArgs {
-    /// Who keeps backups, and whose plugin takes snapshots: such as aws
+    /// Provider of the backup storage and of the snapshot plugin, such as aws
     #[arg(long, value_name = "NAME")]
     provider: Option<String>,
 
-    /// The bucket of the default backup location
+    /// Bucket of the default backup location
     #[arg(long, value_name = "NAME")]
     bucket: Option<String>,
 
-    /// The folder in the bucket
+    /// Prefix in the bucket
     #[arg(long, value_name = "PATH")]
     prefix: Option<String>,
 
@@ -140,24 +142,24 @@ struct LocationArgs {
     #[arg(long, value_name = "KEY=VALUE,…", value_parser = flags::pairs)]
     backup_location_config: Vec<Pairs>,
 
-    /// A file with certificates to trust when talking to the provider
+    /// CA certificate file to trust for connections to the provider
     #[arg(long, value_name = "FILE")]
     cacert: Option<PathBuf>,
 
-    /// A file with the credentials for the provider
+    /// File with the credentials for the provider
     #[arg(long, value_name = "FILE", conflicts_with = "no_secret")]
     secret_file: Option<PathBuf>,
 
-    /// Install no credentials: the Secret `cloud-credentials` is used if it is there, else the pod gets
-    /// them in another way
+    /// Install no credentials: use the Secret `cloud-credentials` if it exists, otherwise
+    /// credentials that the pod gets in another way
     #[arg(long)]
     no_secret: bool,
 
-    /// Add no backup location
+    /// Create no backup location
     #[arg(long, conflicts_with_all = ["bucket", "prefix"])]
     no_default_backup_location: bool,
 
-    /// Add a snapshot location for the provider, if --plugins brings a plugin for it
+    /// Create a snapshot location for the provider if --plugins includes a plugin for it
     #[arg(long, value_name = "BOOL", default_value = "true", num_args = 0..=1,
           require_equals = true, default_missing_value = "true", value_parser = flags::boolean)]
     use_volume_snapshots: bool,
@@ -168,45 +170,46 @@ struct LocationArgs {
 }
 
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "The server's pod")]
+#[command(next_help_heading = "Server pod")]
 struct PodArgs {
-    /// CPU that it is promised; 0 is none
+    /// CPU request; 0 for none
     #[arg(long, value_name = "QUANTITY", default_value = "500m")]
     velero_pod_cpu_request: String,
 
-    /// Memory that it is promised; 0 is none
+    /// Memory request; 0 for none
     #[arg(long, value_name = "QUANTITY", default_value = "128Mi")]
     velero_pod_mem_request: String,
 
-    /// CPU that it may use; 0 is any
+    /// CPU limit; 0 for none
     #[arg(long, value_name = "QUANTITY", default_value = "1000m")]
     velero_pod_cpu_limit: String,
 
-    /// Memory that it may use; 0 is any
+    /// Memory limit; 0 for none
     #[arg(long, value_name = "QUANTITY", default_value = "512Mi")]
     velero_pod_mem_limit: String,
 
-    /// Disk space for temporary files, in whole GiB: a restore needs room for its unpacked archive; 0 for no limit
+    /// Disk space for temporary files, in whole GiB, including unpacked archives during restores; 0
+    /// for no limit
     #[arg(long, value_name = "QUANTITY", default_value = "10Gi", value_parser = gibibytes)]
     scratch_size_limit: u32,
 
-    /// Annotations to put on it
+    /// Annotations to add to the pod
     #[arg(long, value_name = "KEY=VALUE,…", value_parser = flags::pairs)]
     pod_annotations: Vec<Pairs>,
 
-    /// Labels to put on it
+    /// Labels to add to the pod
     #[arg(long, value_name = "KEY=VALUE,…", value_parser = flags::pairs)]
     pod_labels: Vec<Pairs>,
 
-    /// Annotations to put on its service account, such as the name of a role in a cloud
+    /// Annotations to add to the service account, such as the name of a cloud IAM role
     #[arg(long, value_name = "KEY=VALUE,…", value_parser = flags::pairs)]
     sa_annotations: Vec<Pairs>,
 
-    /// Its service account, which must be there [default: one that is made]
+    /// Existing service account to use [default: a new one is created]
     #[arg(long, value_name = "NAME", conflicts_with = "sa_annotations")]
     service_account_name: Option<String>,
 
-    /// Its priority class
+    /// Priority class of the pod
     #[arg(long, value_name = "NAME")]
     server_priority_class_name: Option<String>,
 }
@@ -267,8 +270,9 @@ async fn put(installation: &Installation, objects: &[Value], dry_run: bool) -> a
         return Ok(());
     }
     let installed = definitions::install(&client).await;
-    installed.map_err(|error| apply::halfway(&error, &["the resource definitions before it"]))?;
-    apply::run(installation, objects, "the resource definitions").await
+    installed
+        .map_err(|error| apply::halfway(&error, &["the custom resource definitions before it"]))?;
+    apply::run(installation, objects, "the custom resource definitions").await
 }
 
 /// What is to be installed, and whether that can work.
@@ -280,7 +284,7 @@ fn wish(args: &Args) -> anyhow::Result<Wish> {
     let server = server_line(&server_flags)?;
     refuse_identity(&server_flags)?;
     if !*no_secret && secret_file.is_none() {
-        bail!("name the provider's credentials with --secret-file, or say --no-secret");
+        bail!("provider credentials are missing; add --secret-file, or --no-secret");
     }
     let backups = match (args.location.no_default_backup_location, provider, bucket) {
         (true, _, _) => None,
@@ -296,7 +300,8 @@ fn wish(args: &Args) -> anyhow::Result<Wish> {
             })
         }
         (false, _, _) => bail!(
-            "say where backups go with --provider and --bucket, or --no-default-backup-location"
+            "backup storage is missing; add --provider and --bucket, or \
+             --no-default-backup-location"
         ),
     };
     // Without a plugin nobody could take them, and every backup would tell so.
@@ -343,7 +348,7 @@ fn read_secret(path: &Path) -> anyhow::Result<Vec<u8>> {
     let cannot = || format!("cannot read the credentials in {}", path.display());
     let size = std::fs::metadata(path).with_context(cannot)?.len();
     if size > LARGEST_SECRET {
-        bail!("{} has {size} bytes: a Secret holds at most {LARGEST_SECRET}", path.display());
+        bail!("{} has {size} bytes, but a Secret holds at most {LARGEST_SECRET}", path.display());
     }
     std::fs::read(path).with_context(cannot)
 }
@@ -352,7 +357,7 @@ fn read_secret(path: &Path) -> anyhow::Result<Vec<u8>> {
 fn gibibytes(text: &str) -> Result<u32, String> {
     match text.strip_suffix("Gi").unwrap_or(if text == "0" { text } else { "" }).parse() {
         Ok(count @ 0..=100_000) => Ok(count),
-        _ => Err("it must be a number of whole GiB, such as 10Gi, or 0".to_owned()),
+        _ => Err("must be a number of whole GiB, such as 10Gi, or 0".to_owned()),
     }
 }
 
@@ -361,11 +366,11 @@ fn server_line(flags: &[String]) -> anyhow::Result<server::Line> {
     let words = std::iter::once("server").chain(flags.iter().map(String::as_str));
     server::Line::try_parse_from(words).map_err(|error| {
         if let Some(refusal) = Refusal::behind(&error) {
-            return anyhow!("the server does not take these flags: {refusal}");
+            return anyhow!("server flags are not valid: {refusal}");
         }
         let text = error.to_string();
         let what = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
-        anyhow!("the server does not take these flags: {what}; see `bowline server --help`")
+        anyhow!("server flags are not valid: {what}; see `bowline server --help`")
     })
 }
 
@@ -374,8 +379,9 @@ fn refuse_identity(flags: &[String]) -> anyhow::Result<()> {
     let names = |flag: &String| flag == "--identity" || flag.starts_with("--identity=");
     if flags.iter().any(names) {
         bail!(
-            "--identity is not for an installed server: all its pods would have the same name and take the Lease \
-             from each other; leave it out, then each uses the name of its pod"
+            "--identity is not supported for an installed server: all its pods would use the same \
+             identity and take the Lease from each other; omit it, so that each pod uses its own \
+             name"
         );
     }
     Ok(())
@@ -393,12 +399,12 @@ fn refuse_unserved(
         _ if !plugins.is_empty() => Ok(()),
         "filesystem" if filesystem_root.is_some() => Ok(()),
         "filesystem" => bail!(
-            "the provider `filesystem` keeps backups in a folder of the server's pods: name it with \
-             `-- --filesystem-root=FOLDER`, and mount a volume there that all of them share"
+            "the provider `filesystem` stores backups in a directory of the server's pods: set it \
+             with `-- --filesystem-root=DIR`, and mount a volume there that all pods share"
         ),
         other => bail!(
-            "no plugin would serve the provider `{other}`: name the image of one with --plugins, such \
-             as velero/velero-plugin-for-{}; built in are aws and filesystem",
+            "no plugin serves the provider `{other}`: add the image of one with --plugins, such as \
+             velero/velero-plugin-for-{}; aws and filesystem are built in",
             if other == "azure" { "microsoft-azure" } else { other },
         ),
     }
@@ -410,22 +416,26 @@ fn advice(wish: &Wish) -> Vec<String> {
     let mut words = Vec::new();
     match wish.profile {
         Profile::BackupOnly => words.push(
-            "the server may back up and not restore; install again with the same flags and \
-             --profile=full when it is to"
+            "the server can back up but not restore; to allow restores, install again with the \
+             same flags and --profile=full"
                 .to_owned(),
         ),
         Profile::Full => words.push(format!(
-            "the server may restore roles of any kind, so that whoever can write to the namespace \
-             {namespace} has the rights of an administrator"
+            "the server can restore roles of any kind, so anyone who can write to namespace \
+             {namespace} has administrator permissions"
         )),
     }
     if wish.backups.is_none() {
-        words.push("say where backups go with `bowline backup-location create`".to_owned());
+        words.push(
+            "no backup location is configured; add one with `bowline backup-location \
+                    create`"
+                .to_owned(),
+        );
     }
     if let Some(root) = &wish.pod.filesystem_root {
         words.push(format!(
-            "mount a volume that all pods of the server share at {} in the Deployment {NAME}: without \
-             one, backups of the provider `filesystem` go with the pod",
+            "mount a volume that all pods of the server share at {} in Deployment {NAME}: without \
+             one, backups of the provider `filesystem` are lost with the pod",
             root.display()
         ));
     }
@@ -436,9 +446,9 @@ fn advice(wish: &Wish) -> Vec<String> {
 async fn until_ready(installation: &Installation) -> anyhow::Result<()> {
     let (api, namespace): (Api<Deployment>, _) = (installation.api(), installation.namespace());
     let deadline = Instant::now() + READY_LIMIT;
-    output::say("waiting for the server to be ready");
+    output::say("waiting for the server to become ready");
     loop {
-        let deployment = installation.ask("look at the server", api.get(NAME)).await?;
+        let deployment = installation.ask("read the server's Deployment", api.get(NAME)).await?;
         let wanted = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
         let observed = deployment.status.as_ref().and_then(|status| status.observed_generation);
         let status = deployment.status.as_ref();
@@ -450,8 +460,8 @@ async fn until_ready(installation: &Installation) -> anyhow::Result<()> {
         }
         if Instant::now() >= deadline {
             bail!(
-                "{ready} of {wanted} pods of the server are ready after {} s; see \
-                 `kubectl describe pods -n {namespace} -l {}={NAME}`",
+                "{ready}/{wanted} server pods are ready after {} s; see `kubectl describe pods -n \
+                 {namespace} -l {}={NAME}`",
                 READY_LIMIT.as_secs(),
                 objects::NAME_LABEL,
             );

@@ -7,13 +7,13 @@ use anyhow::Context as _;
 use crate::exit::Exit;
 use crate::{args, output, program};
 
-/// Write manual pages, one for each command
+/// Write manual pages, one per command
 ///
-/// Show one with `man ./bowline-backup-create.1`, or write them to a folder below the MANPATH.
+/// Show one with `man ./bowline-backup-create.1`, or write them to a directory in the MANPATH.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The folder to write to; it is created if there is none
-    #[arg(long, value_name = "FOLDER")]
+    /// Directory to write to; created if it does not exist
+    #[arg(long, value_name = "DIR")]
     dir: PathBuf,
 }
 
@@ -24,6 +24,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     // Pages are named after the program, whatever it was called this time.
     let command = args::command().bin_name(program::NAME).disable_help_subcommand(true);
     clap_mangen::generate_to(command, &args.dir).with_context(cannot)?;
-    output::say(format_args!("manual pages are in {folder}"));
+    output::say(format_args!("manual pages written to {folder}"));
     Ok(Exit::Success)
 }

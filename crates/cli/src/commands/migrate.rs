@@ -30,25 +30,25 @@ enum Command {
     Check(CheckArgs),
 }
 
-/// Look at an installation of Velero, and say what would carry over, what would not, and how to switch
+/// Check an installation of Velero, and show what carries over, what does not, and how to switch
 ///
-/// Changes nothing. Exits with 1 if something would not carry over.
+/// Changes nothing. Exits with 1 if something does not carry over.
 #[derive(Debug, clap::Args)]
 struct CheckArgs {
-    /// Look at an installation of Bowline, and say whether Velero can take over again
+    /// Check an installation of Bowline instead, for a switch back to Velero
     #[arg(long)]
     back: bool,
 
-    /// Print the findings
+    /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     output: Format,
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Format {
-    /// For people
+    /// Human-readable text
     Text,
-    /// For programs
+    /// JSON for programs
     Json,
 }
 
@@ -64,8 +64,8 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
     };
     if !is_there && facts.has_nothing() {
         bail!(
-            "there is nothing of {from} in namespace `{}`; name the namespace of its server with -n, \
-             or install Bowline with `bowline install`",
+            "no installation of {from} found in namespace `{}`; name the server's namespace with \
+             -n, or install Bowline with `bowline install`",
             installation.namespace()
         );
     }
@@ -94,7 +94,7 @@ fn text(findings: &[Finding], hinders: bool, steps: &[String]) -> String {
     let mut text = String::new();
     for (verdict, title) in [
         (Verdict::Carries, "Carries over:"),
-        (Verdict::Differs, "Carries over, and is different:"),
+        (Verdict::Differs, "Carries over with differences:"),
         (Verdict::Stays, "Does not carry over:"),
     ] {
         let mut of_verdict = findings.iter().filter(|one| one.verdict == verdict).peekable();
@@ -108,7 +108,7 @@ fn text(findings: &[Finding], hinders: bool, steps: &[String]) -> String {
         }
         text.push('\n');
     }
-    text.push_str(if hinders { "To switch all the same:\n" } else { "To switch:\n" });
+    text.push_str(if hinders { "To switch anyway:\n" } else { "To switch:\n" });
     for (place, step) in steps.iter().enumerate() {
         let _ = writeln!(text, "  {}. {step}", place + 1);
     }

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::args::InstallationArgs;
 use crate::exit::Exit;
 
-/// Manage the plugins of the server, and look at plugin binaries, Velero's or ours
+/// Manage the server's plugins, and inspect and check plugin binaries of Velero or Bowline
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -38,9 +38,9 @@ pub(super) enum Command {
 /// How to print what was found.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Format {
-    /// For people
+    /// Human-readable text
     Table,
-    /// For programs
+    /// JSON for programs
     Json,
 }
 

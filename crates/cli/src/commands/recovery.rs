@@ -14,9 +14,10 @@ use crate::installation::Installation;
 
 /// Export and import the credentials and locations that a rebuilt cluster needs
 ///
-/// Backups leave out the credentials that storage locations name: a bucket must not hold its own keys. Without them a
-/// rebuilt cluster cannot read its backups. Keep a recovery file, and what opens it, outside of the cluster and of
-/// the bucket. The file is in the age format: `age --decrypt FILE | kubectl apply -f -` works without this program.
+/// Backups exclude the credentials that storage locations use: a bucket must not contain its own
+/// keys. Without them, a rebuilt cluster cannot read its backups. Keep a recovery file, and the
+/// passphrase or identity for it, outside of the cluster and the bucket. The file is in the age
+/// format: `age --decrypt FILE | kubectl apply -f -` works without this program.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]

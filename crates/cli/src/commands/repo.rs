@@ -10,7 +10,7 @@ use crate::args::InstallationArgs;
 use crate::exit::Exit;
 use crate::table;
 
-/// Look at the repositories in which Velero keeps files of volumes
+/// Inspect Velero's file-system backup repositories
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -24,7 +24,7 @@ pub(crate) struct Args {
 pub(super) enum Command {
     /// List repositories
     Get(table::Args),
-    /// Show what is known of repositories
+    /// Describe repositories
     Describe(crate::describe::Args),
 }
 

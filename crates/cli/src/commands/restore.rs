@@ -14,7 +14,7 @@ use crate::installation::Installation;
 use crate::run::{Operations, Run, Stage, Summary};
 use crate::{cancel, listing, logs, table};
 
-/// Bring back what is in a backup, and look at the restores that there are
+/// Create, inspect and delete restores
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -30,16 +30,16 @@ pub(super) enum Command {
     Create(Box<create::Args>),
     /// List restores
     Get(table::RunArgs),
-    /// Show what is known of restores
+    /// Describe restores
     Describe(crate::describe::RunArgs),
     /// Print the log of a restore
     Logs(logs::Args),
     Delete(delete::Args),
-    /// Stop restores that wait or run
+    /// Cancel queued or running restores
     ///
-    /// Nothing new is restored, and operations of plugins are told to stop. What was restored stays. The
-    /// restore ends as Failed, and is shown as Canceled. With --wait the exit code is 0 when it is over,
-    /// however it has ended.
+    /// Nothing more is restored, and plugin operations are canceled. Restored objects are kept. The
+    /// restore ends as Failed and is shown as Canceled. With --wait, the exit code is 0 once the
+    /// restore has ended, whatever its outcome.
     Cancel(cancel::Args),
 }
 

@@ -14,7 +14,7 @@ use crate::args::InstallationArgs;
 use crate::exit::Exit;
 use crate::table;
 
-/// Let backups be made again and again
+/// Manage backup schedules
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -30,12 +30,12 @@ pub(super) enum Command {
     Create(Box<create::Args>),
     /// List schedules
     Get(table::Args),
-    /// Show what is known of schedules
+    /// Describe schedules
     Describe(crate::describe::Args),
     Delete(delete::Args),
-    /// Make no more backups of schedules for now
+    /// Pause schedules, so that they create no backups
     Pause(pause::Args),
-    /// Let paused schedules go on
+    /// Resume paused schedules
     Unpause(pause::Args),
 }
 

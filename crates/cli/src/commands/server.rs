@@ -50,20 +50,19 @@ struct OfServer;
 
 impl Unneeded for OfServer {
     fn flags() -> Vec<Flag> {
-        const NO_LIMIT: Fate = Fate::Idle(
-            "the server sends no more than it works on at a time, and the API server lets it wait",
-        );
+        const NO_LIMIT: Fate =
+            Fate::Idle("the server limits its own concurrency, and the API server throttles it");
         const ALL_PARTS: Fate = Fate::Judged(|value| match value {
             "" => Fate::Done,
             _ => Fate::Refused(
-                "no part of the server can be switched off; pause schedules, or let backup \
-                 locations be read only",
+                "no controller of the server can be disabled; pause schedules, or make backup \
+                 locations read-only",
             ),
         });
         const NO_POLICIES: Fate = Fate::Judged(|value| match value {
             "" => Fate::Done,
             _ => Fate::Refused(
-                "name the policies in each backup and schedule with --resource-policies-configmap",
+                "set the policies in each backup and schedule with --resource-policies-configmap",
             ),
         });
         let mut flags = vec![
@@ -75,7 +74,7 @@ impl Unneeded for OfServer {
             Flag::value("client-qps", NO_LIMIT),
             Flag::value("client-burst", NO_LIMIT),
             Flag::value("max-concurrent-k8s-connections", NO_LIMIT),
-            Flag::value("profiler-address", Fate::Idle("there is no profiler")),
+            Flag::value("profiler-address", Fate::Idle("this version has no profiler")),
             Flag::value("disable-controllers", ALL_PARTS),
             Flag::value("global-backup-volume-policies-configmap", NO_POLICIES),
         ];
@@ -86,35 +85,37 @@ impl Unneeded for OfServer {
 
 /// Run the server, in a pod or on any machine with a kubeconfig
 ///
-/// Ends cleanly on SIGTERM and Ctrl-C. Flags that Velero's server has, too, mean the same.
+/// Exits cleanly on SIGTERM and Ctrl-C. Flags shared with Velero's server have the same meaning.
 #[derive(Debug, clap::Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub(crate) struct Args {
-    /// The namespace whose resources are worked on
+    /// Namespace whose resources the server processes
     #[arg(short, long, value_name = "NAME", env = "VELERO_NAMESPACE",
           default_value = bowline_api::DEFAULT_NAMESPACE)]
     namespace: String,
 
-    /// The folder with plugins
-    #[arg(long, value_name = "FOLDER", default_value = "/plugins")]
+    /// Directory with the plugins
+    #[arg(long, value_name = "DIR", default_value = "/plugins")]
     plugin_dir: PathBuf,
 
-    /// How long one call of an item action of a plugin may take, while backing up, restoring and deleting
-    /// [default: 10m, and 1m for the question which items it wants]
+    /// Time limit for one call of a plugin's item action, in backups, restores and deletions
+    /// [default: 10m, and 1m for the selection of items]
     #[arg(long, value_name = "DURATION", value_parser = flags::timeout)]
     plugin_call_timeout: Option<Duration>,
 
-    /// Item actions that get one call at a time, by name (example.io/my-action) or binary; `*` for all.
-    /// Others get up to 32 calls side by side
+    /// Item actions to call one at a time, by name (example.io/my-action) or binary; `*` for all.
+    /// Others get up to 32 parallel calls
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = flags::word())]
     serial_plugin: Vec<String>,
 
-    /// Environment variables that plugins get beside those that Velero's plugins are known to read: names, with a `*`
-    /// at one end or none; `all` for the server's whole environment [default: none]
+    /// Environment variables to pass to plugins, in addition to those that Velero's plugins are
+    /// known to read: names, with a `*` at one end or none; `all` for the server's whole
+    /// environment [default: none]
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = flags::word())]
     plugin_env: Vec<String>,
 
-    /// Largest message to or from a plugin. One plugin can make the server use up to 32 times as much memory
+    /// Maximum message size to or from a plugin. One plugin can make the server use up to 32 times
+    /// as much memory
     #[arg(long, value_name = "QUANTITY", default_value = "8Mi", value_parser = mebibytes)]
     plugin_message_limit: usize,
 
@@ -122,157 +123,159 @@ pub(crate) struct Args {
     #[arg(long)]
     core_dumps: bool,
 
-    /// Time limit for a snapshot by a plugin while hooks hold pods still; then they are thawed
+    /// Time limit for a plugin snapshot while hooks freeze pods; then the pods are thawed
     #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = flags::timeout)]
     freeze_timeout: Duration,
 
-    /// Let storage locations of the provider `filesystem` lie below this folder [default: there are
-    /// none]
-    #[arg(long, value_name = "FOLDER")]
+    /// Directory under which storage locations of the provider `filesystem` may be [default: none
+    /// allowed]
+    #[arg(long, value_name = "DIR")]
     filesystem_root: Option<PathBuf>,
 
-    /// Where files of such locations are served for download; port 0 is a free one
+    /// Address to serve downloads from `filesystem` locations on; port 0 for a free port
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
     download_address: SocketAddr,
 
-    /// The address under which clients reach that, if it is another
+    /// URL under which clients reach --download-address, if it differs
     #[arg(long, value_name = "URL")]
     download_url: Option<String>,
 
-    /// Where metrics and health checks are served: IP:PORT, or :PORT for all addresses; 0 is nowhere
+    /// Address for metrics and health checks: IP:PORT, or :PORT for all addresses; 0 to disable
     #[arg(long, value_name = "ADDRESS", default_value = ":8085")]
     metrics_address: metrics::Address,
 
-    /// The folder for private files [default: the system's temporary folder]
-    #[arg(long, value_name = "FOLDER", env = "VELERO_SCRATCH_DIR")]
+    /// Directory for private temporary files [default: the system's temporary directory]
+    #[arg(long, value_name = "DIR", env = "VELERO_SCRATCH_DIR")]
     scratch_dir: Option<PathBuf>,
 
-    /// How many backups run at a time
+    /// Number of backups to run in parallel
     #[arg(long, value_name = "COUNT", default_value = "1", value_parser = count)]
     concurrent_backups: usize,
 
-    /// How many restores run at a time; they begin in the order in which they were created
+    /// Number of restores to run in parallel; they start in order of creation
     #[arg(long, value_name = "COUNT", default_value = "1", value_parser = count)]
     concurrent_restores: usize,
 
-    /// How many blocks of items one backup works on at a time: pods with their volumes and hooks
+    /// Number of item blocks (pods with their volumes and hooks) that one backup processes in
+    /// parallel
     #[arg(long, value_name = "COUNT", default_value = "1", value_parser = count)]
     item_block_worker_count: usize,
 
-    /// How many objects the API server is asked for at once; 0 is all of them
+    /// Number of objects per list request to the API server; 0 for all
     #[arg(long, value_name = "COUNT", default_value = "500")]
     client_page_size: u32,
 
-    /// How long backups are kept that do not say
+    /// Time to keep backups that do not set a TTL
     #[arg(long, value_name = "DURATION", default_value = "720h", value_parser = flags::timeout)]
     default_backup_ttl: Duration,
 
-    /// The storage location of backups that name none, if none is marked as the default
+    /// Storage location for backups that name none, if no location is marked as the default
     #[arg(long, value_name = "NAME", default_value = "default")]
     default_backup_storage_location: String,
 
-    /// For each provider the snapshot location to use where there are several:
-    /// PROVIDER:NAME,PROVIDER:NAME
+    /// Snapshot location to use per provider if there are several: PROVIDER:NAME,PROVIDER:NAME
     #[arg(long, value_name = "LIST", value_parser = by_provider)]
     default_volume_snapshot_locations: Option<ByProvider>,
 
-    /// How long a backup or restore waits for a bucket that does not answer or refuses
+    /// Time that a backup or restore waits for a bucket that does not respond or denies access
     #[arg(long, value_name = "DURATION", default_value = "4h", value_parser = flags::timeout)]
     bucket_wait_timeout: Duration,
 
-    /// Attempts at each stage of a backup or restore before it is given up
+    /// Attempts at each stage of a backup or restore before it fails
     #[arg(long, value_name = "COUNT", default_value = "4", value_parser = count)]
     run_attempts: usize,
 
-    /// How long an operation of a plugin may take if the backup or restore does not say
+    /// Time limit for a plugin operation, unless set in the backup or restore
     #[arg(long, value_name = "DURATION", default_value = "4h", value_parser = flags::timeout)]
     default_item_operation_timeout: Duration,
 
-    /// The longest pause between two looks at an operation of a plugin
+    /// Maximum interval between status checks of a plugin operation
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = flags::timeout)]
     item_operation_sync_frequency: Duration,
 
-    /// What this server is called among those that may work in its namespace; one that is started again
-    /// under the same name goes on at once [default: the name of the machine or pod]
+    /// Identity of this server in the Lease; a server restarted with the same identity continues
+    /// immediately [default: the host name or pod name]
     #[arg(long, value_name = "NAME", env = "POD_NAME")]
     identity: Option<String>,
 
     #[command(flatten)]
     lease: LeaseTimes,
 
-    /// Copy pod volumes file by file if the backup does not say
+    /// Back up pod volumes with file-system backup, unless set in the backup
     #[arg(long, value_name = "BOOL", default_value = "false", num_args = 0..=1,
           require_equals = true, default_missing_value = "true", value_parser = flags::boolean)]
     default_volumes_to_fs_backup: bool,
 
-    /// Move the data of snapshots into the storage location if the backup does not say
+    /// Move snapshot data to the storage location, unless set in the backup
     #[arg(long, value_name = "BOOL", default_value = "false", num_args = 0..=1,
           require_equals = true, default_missing_value = "true", value_parser = flags::boolean)]
     default_snapshot_move_data: bool,
 
-    /// What becomes of snapshots of volumes if neither the backup nor the snapshot location says
+    /// Upload policy for volume snapshots, unless set in the backup or the snapshot location
     #[arg(long, value_name = "TYPE", default_value = "auto",
           value_parser = flags::snapshot_type())]
     default_snapshot_type: SnapshotType,
 
-    /// Snapshots of volumes uploaded at a time, at least one of each location
+    /// Number of volume snapshots to upload in parallel; at least one per location
     #[arg(long, value_name = "COUNT", default_value = "4", value_parser = count)]
     snapshot_upload_concurrency: usize,
 
-    /// The label that groups volumes whose snapshots are taken together
+    /// Label key that groups volumes to be snapshotted together
     #[arg(long, value_name = "LABEL", default_value = bowline_api::label::VOLUME_GROUP)]
     volume_group_snapshot_label_key: String,
 
-    /// How often backups in a storage location are brought into the cluster if the location does not
-    /// say; 0 is never
+    /// Interval at which backups in a storage location are synced into the cluster, unless set in
+    /// the location; 0 for never
     #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = duration)]
     backup_sync_period: Duration,
 
-    /// Maximum number of Backups that one storage location brings into the cluster, from other clusters or
-    /// after a loss; 0 is no limit
+    /// Maximum number of Backups that one storage location syncs into the cluster, from other
+    /// clusters or after a loss; 0 for no limit
     #[arg(long, value_name = "COUNT", default_value = "10000")]
     backup_sync_limit: usize,
 
-    /// How often the deletion of a backup that has expired is tried again; 0 is 60m
+    /// Interval at which the deletion of an expired backup is retried; 0 for 60m
     #[arg(long, value_name = "DURATION", default_value = "60m", value_parser = duration)]
     garbage_collection_frequency: Duration,
 
-    /// Maximum number of expired backups that are deleted within an hour, or a tenth of all backups if that is
-    /// more; 0 is no limit
+    /// Maximum number of expired backups to delete per hour, or a tenth of all backups if that is
+    /// more; 0 for no limit
     #[arg(long, value_name = "COUNT", default_value = "100")]
     garbage_collection_limit: usize,
 
-    /// Leave out what would be due at once when a schedule is created, if it does not say
+    /// Skip the backup that would be due immediately when a schedule is created, unless set in the
+    /// schedule
     #[arg(long, value_name = "BOOL", default_value = "false", num_args = 0..=1,
           require_equals = true, default_missing_value = "true", value_parser = flags::boolean)]
     schedule_skip_immediately: bool,
 
-    /// How often a storage location is checked if it does not say; 0 is once
+    /// Interval at which a storage location is validated, unless set in the location; 0 for only
+    /// once
     #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = duration)]
     store_validation_frequency: Duration,
 
-    /// How long to wait for something in the cluster to become as it should be
+    /// Time to wait for a resource in the cluster to reach the expected state
     #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = flags::timeout)]
     resource_timeout: Duration,
 
-    /// How long a restore waits for something that is being deleted to be gone
+    /// Time that a restore waits for a terminating resource to be deleted
     #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = flags::timeout)]
     terminating_resource_timeout: Duration,
 
-    /// Which kinds are restored first and, after a `-`, which last: a,b,-,c [default: Velero's]
+    /// Order of resources to restore: first and, after a `-`, last: a,b,-,c [default: Velero's]
     #[arg(long, value_name = "KINDS")]
     restore_resource_priorities: Option<Priorities>,
 
-    /// Let storage locations name addresses that only this machine or its cloud answers. Insecure:
-    /// whoever can create a location can then ask for the server's own credentials
+    /// Allow storage locations with link-local or cloud metadata addresses. Insecure: anyone who can
+    /// create a location can then obtain the server's own credentials
     #[arg(long)]
     allow_link_local_s3: bool,
 
-    /// What is logged: trace, debug, info, warning, error, fatal, panic
+    /// Log level: trace, debug, info, warning, error, fatal, panic
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     log_level: log::Level,
 
-    /// How the log looks: text, json
+    /// Log format: text, json
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     log_format: log::Format,
 
@@ -287,7 +290,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
     if !args.core_dumps {
         // Plugins run as the same user, and would otherwise be free to read all that the server knows.
         nix::sys::prctl::set_dumpable(false)
-            .context("cannot close the server's memory to plugins")?;
+            .context("cannot protect the server's memory from plugins")?;
     }
     let asked_to_end = until_asked_to_end()?;
     let mut config = cluster::config(&args.cluster).await?;
@@ -295,10 +298,10 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
     config.read_timeout = Some(SILENCE);
     // A connection that was idle before a request is not silent.
     config.reset_reader_on_write = true;
-    let client = Client::try_from(config).context("cannot make a client from the kubeconfig")?;
+    let client = Client::try_from(config).context("cannot create a client from the kubeconfig")?;
     let notes = args.unused.notes().to_vec();
     let options = options(args);
-    let traces = log::init(options.log).context("cannot begin to log")?;
+    let traces = log::init(options.log).context("cannot start logging")?;
     for note in notes {
         tracing::warn!("{note}");
     }
@@ -308,7 +311,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
     let outcome = bowline_server::run(client, options, until).await;
     if let Some(traces) = traces {
         // It waits for the collector, and the runtime may have more to do.
-        tokio::task::spawn_blocking(|| traces.end()).await.context("cannot end the traces")?;
+        tokio::task::spawn_blocking(|| traces.end()).await.context("cannot flush the traces")?;
     }
     outcome?;
     Ok(Exit::Success)
@@ -382,7 +385,7 @@ fn plugin_environment(kubeconfig: Option<&Path>) -> Vec<(OsString, OsString)> {
 fn count(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(count @ 1..=1000) => Ok(count),
-        _ => Err("it must be a number from 1 to 1000".to_owned()),
+        _ => Err("must be a number from 1 to 1000".to_owned()),
     }
 }
 
@@ -390,7 +393,7 @@ fn count(text: &str) -> Result<usize, String> {
 fn mebibytes(text: &str) -> Result<usize, String> {
     match text.strip_suffix("Mi").map(str::parse) {
         Some(Ok(count @ 1..=1024)) => Ok(count << 20),
-        _ => Err("it must be from 1Mi to 1024Mi".to_owned()),
+        _ => Err("must be from 1Mi to 1024Mi".to_owned()),
     }
 }
 

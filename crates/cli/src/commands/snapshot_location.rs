@@ -12,7 +12,7 @@ use crate::args::InstallationArgs;
 use crate::exit::Exit;
 use crate::table;
 
-/// Manage who takes snapshots of volumes, and how
+/// Manage volume snapshot locations
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -25,9 +25,9 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Command {
     Create(create::Args),
-    /// List the locations for snapshots of volumes
+    /// List volume snapshot locations
     Get(table::Args),
-    /// Show what is known of the locations for snapshots of volumes
+    /// Describe volume snapshot locations
     Describe(crate::describe::Args),
     Set(set::Args),
     Delete(delete::Args),

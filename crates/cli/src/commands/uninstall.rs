@@ -37,23 +37,25 @@ const LOOK: Duration = Duration::from_millis(500);
 
 /// Remove the server from a cluster
 ///
-/// Removes what `bowline install` has made for the server: its Deployment, roles and service account.
-/// Backups, schedules, locations and credentials stay, so that it can be installed again, or Velero.
+/// Removes the Deployment, roles and service account created by `bowline install`. Backups,
+/// schedules, locations and credentials are kept, so that Bowline or Velero can be installed again.
 /// Backups in buckets are never touched. Exits with 2 if nothing is installed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Also remove the namespace with all that is in it, and the resource definitions unless other
-    /// namespaces need them, as Velero's `uninstall` does. Backups stay in their buckets and can be
-    /// brought back from there; logs of restores go. Refused while Velero runs there
+    /// Also remove the namespace with everything in it, and the custom resource definitions unless
+    /// other namespaces need them, as Velero's `uninstall` does. Backups stay in their buckets and
+    /// can be synced from there; logs of restores are deleted. Refused while Velero runs in the
+    /// namespace
     #[arg(long)]
     purge: bool,
 
-    /// Do not ask, and do not wait for runs that are open. With --purge, also remove a namespace in which
-    /// nothing is of `bowline install`, or another server of ours works
+    /// Skip the confirmation prompt, and do not wait for open runs. With --purge, also remove a
+    /// namespace in which nothing was created by `bowline install`, or another Bowline server is
+    /// active
     #[arg(long)]
     force: bool,
 
-    /// Do not ask
+    /// Skip the confirmation prompt
     #[arg(long)]
     confirm: bool,
 
@@ -93,12 +95,12 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
         }
     }
     let what = if args.purge {
-        format!("The server, the namespace `{namespace}` and all records of backups are removed.")
+        format!("The server, namespace `{namespace}` and all records of backups will be removed.")
     } else {
-        format!("The server in the namespace `{namespace}` is removed.")
+        format!("The server in namespace `{namespace}` will be removed.")
     };
     if !confirm(args.force || args.confirm, &what)? {
-        output::say("nothing is removed");
+        output::say("nothing was removed");
         return Ok(Exit::Success);
     }
     // Nothing is removed before it is known what others need.
@@ -121,7 +123,8 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
             bail!(still_works(&holder, &namespace));
         }
         output::say(format_args!(
-            "Lease {}: kept, the server `{holder}`, which is not of `bowline install`, works under it",
+            "Lease {}: kept, because it is held by server `{holder}`, which was not created by \
+             `bowline install`",
             bowline_server::lease::NAME
         ));
     }
@@ -129,8 +132,8 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
         purge(&installation, &others).await?;
     } else {
         output::say(format_args!(
-            "backups, schedules and locations in the namespace `{namespace}` are kept; --purge \
-             removes them, too"
+            "backups, schedules and locations in namespace `{namespace}` are kept; --purge also \
+             removes them"
         ));
     }
     Ok(Exit::Success)
@@ -138,8 +141,8 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
 
 fn still_works(holder: &str, namespace: &str) -> String {
     format!(
-        "the server `{holder}`, which is not of `bowline install`, still works in namespace \
-         `{namespace}`; stop it before its records go, or say --force"
+        "server `{holder}`, which was not created by `bowline install`, is still active in \
+         namespace `{namespace}`; stop it before you purge its records, or add --force"
     )
 }
 
@@ -170,7 +173,8 @@ async fn look(installation: &Installation, purge: bool) -> anyhow::Result<Found>
 fn refusal(found: &Found, args: &Args, namespace: &str) -> Option<String> {
     let nothing = || {
         format!(
-            "nothing is installed in namespace `{namespace}`; name the server's with --namespace"
+            "nothing is installed in namespace `{namespace}`; name the server's namespace with \
+             --namespace"
         )
     };
     if !args.purge {
@@ -178,8 +182,8 @@ fn refusal(found: &Found, args: &Args, namespace: &str) -> Option<String> {
     }
     if let Some(velero) = &found.velero {
         return Some(format!(
-            "Velero runs in namespace `{namespace}`, as Deployment `{velero}`, and would go with it; \
-             name the server's namespace with --namespace, or stop Velero first if it is to go"
+            "Velero runs in namespace `{namespace}` as Deployment `{velero}` and would be removed \
+             with it; name the server's namespace with --namespace, or stop Velero first"
         ));
     }
     if found.is_ours {
@@ -190,8 +194,8 @@ fn refusal(found: &Found, args: &Args, namespace: &str) -> Option<String> {
     }
     (!args.force).then(|| {
         format!(
-            "{}; --force removes this one with all that is in it, though nothing there is of `bowline \
-             install`",
+            "{}; --force removes this one with everything in it, although nothing there was \
+             created by `bowline install`",
             nothing()
         )
     })
@@ -236,7 +240,7 @@ async fn metadata<K>(api: &Api<K>, name: &str) -> anyhow::Result<Option<PartialO
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
 {
-    let cannot = || format!("cannot look for {} {name}", K::kind(&()));
+    let cannot = || format!("cannot read {} {name}", K::kind(&()));
     timeout(ANSWER_LIMIT, api.get_metadata_opt(name))
         .await
         .with_context(cannot)?
@@ -252,7 +256,10 @@ where
         return remove(api, name).await;
     }
     if metadata(api, name).await?.is_some() {
-        output::say(format_args!("{} {name}: kept, it is not of `bowline install`", K::kind(&())));
+        output::say(format_args!(
+            "{} {name}: kept, because it was not created by `bowline install`",
+            K::kind(&())
+        ));
     }
     Ok(())
 }
@@ -262,7 +269,7 @@ async fn refuse_while_open(installation: &Installation) -> anyhow::Result<()> {
     let open = open_runs::find(installation).await?;
     if !open.is_empty() {
         bail!(
-            "{} would be left open; wait for them, cancel them, or say --force",
+            "{} would be left open; wait for them, cancel them, or add --force",
             open_runs::named(&open)
         );
     }
@@ -275,7 +282,7 @@ async fn purge(installation: &Installation, others: &BTreeSet<String>) -> anyhow
     if !others.is_empty() {
         let names: Vec<String> = others.iter().map(|name| format!("`{name}`")).collect();
         output::say(format_args!(
-            "the resource definitions are kept: objects or servers in {} need them",
+            "the custom resource definitions are kept: objects or servers in {} need them",
             open_runs::named(&names)
         ));
         return Ok(());
@@ -304,8 +311,8 @@ where
     while api.get_metadata_opt(name).await.with_context(cannot)?.is_some() {
         if Instant::now() >= deadline {
             bail!(
-                "{kind} {name} is being deleted and still there after {} s; something holds it, \
-                 see `kubectl get {kind} {name} -o yaml`",
+                "{kind} {name} still exists {} s after its deletion; see `kubectl get {kind} \
+                 {name} -o yaml` for what holds it",
                 GONE_LIMIT.as_secs()
             );
         }

@@ -14,7 +14,7 @@ use super::{Command, backup_location as bsl, snapshot_location as vsl};
 use crate::args::InstallationArgs;
 use crate::{describe, logs, table};
 
-/// List what there is
+/// List objects
 #[derive(Debug, clap::Args)]
 pub(crate) struct GetArgs {
     #[command(flatten)]
@@ -37,7 +37,7 @@ enum Get {
     Schedules(table::Args),
     #[command(visible_alias = "backup-location")]
     BackupLocations(bsl::get::Args),
-    /// List the locations for snapshots of volumes
+    /// List volume snapshot locations
     #[command(visible_alias = "snapshot-location")]
     SnapshotLocations(table::Args),
     #[command(visible_alias = "plugin")]
@@ -67,7 +67,7 @@ impl From<GetArgs> for Command {
     }
 }
 
-/// Show what is known of something
+/// Describe objects
 #[derive(Debug, clap::Args)]
 pub(crate) struct DescribeArgs {
     #[command(flatten)]
@@ -79,22 +79,22 @@ pub(crate) struct DescribeArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum Describe {
-    /// Show what is known of backups
+    /// Describe backups
     #[command(visible_alias = "backup")]
     Backups(describe::RunArgs),
-    /// Show what is known of restores
+    /// Describe restores
     #[command(visible_alias = "restore")]
     Restores(describe::RunArgs),
-    /// Show what is known of schedules
+    /// Describe schedules
     #[command(visible_alias = "schedule")]
     Schedules(describe::Args),
-    /// Show what is known of the places for backups
+    /// Describe backup storage locations
     #[command(visible_alias = "backup-location")]
     BackupLocations(describe::Args),
-    /// Show what is known of the locations for snapshots of volumes
+    /// Describe volume snapshot locations
     #[command(visible_alias = "snapshot-location")]
     SnapshotLocations(describe::Args),
-    /// Show what is known of repositories
+    /// Describe repositories
     #[command(visible_aliases = ["repo", "repositories"])]
     Repos(describe::Args),
 }
@@ -118,7 +118,7 @@ impl From<DescribeArgs> for Command {
     }
 }
 
-/// Create something
+/// Create an object
 #[derive(Debug, clap::Args)]
 pub(crate) struct CreateArgs {
     #[command(flatten)]
@@ -158,7 +158,7 @@ impl From<CreateArgs> for Command {
     }
 }
 
-/// Delete something
+/// Delete objects
 #[derive(Debug, clap::Args)]
 pub(crate) struct DeleteArgs {
     #[command(flatten)]

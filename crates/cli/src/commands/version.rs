@@ -12,16 +12,16 @@ use crate::{flags, output, server_status};
 /// That of this program.
 pub(crate) const CLIENT: &str = concat!("v", env!("CARGO_PKG_VERSION"));
 
-/// Print the versions of this program and of the server
+/// Print the versions of the client and the server
 ///
-/// Exits with 2 if there is no server that says its version.
+/// Exits with 2 if no server reports its version.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Print only the version of this program; asks no cluster
+    /// Print only the client version, without contacting the cluster
     #[arg(long)]
     client_only: bool,
 
-    /// How long the server may take to answer
+    /// Time limit for the server to respond
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = flags::timeout)]
     timeout: Duration,
 
@@ -39,7 +39,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Exit> {
         server_status::ask(&installation, args.timeout).await
     };
     let server = asked.await.map_err(|error| {
-        error.context("the version of the server is not known (--client-only does not ask for it)")
+        error.context("the server version is unknown (--client-only does not ask for it)")
     })?;
     let version = server.status.unwrap_or_default().server_version;
     output::data(format_args!("Server:\n\tVersion: {}\n", output::harmless(&version)))?;
@@ -59,7 +59,7 @@ fn warning(client: &str, server: &str) -> Option<String> {
         std::cmp::Ordering::Greater => "server",
     };
     Some(format!(
-        "client {client} and server {server} are of different versions; update the {older}"
+        "client {client} and server {server} have different versions; upgrade the {older}"
     ))
 }
 
@@ -72,8 +72,8 @@ mod tests {
         for (client, server, expected) in [
             ("v1.2.3", "v1.2.9", None),
             ("v1.2.3", "1.2.0-rc.1", None),
-            ("v1.2.3", "v1.3.0", Some("update the client")),
-            ("v2.0.0", "v1.9.0", Some("update the server")),
+            ("v1.2.3", "v1.3.0", Some("upgrade the client")),
+            ("v2.0.0", "v1.9.0", Some("upgrade the server")),
             ("v1.2.3", "main", None),
             ("v1.2.3", "", None),
         ] {

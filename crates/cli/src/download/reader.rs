@@ -55,7 +55,7 @@ impl Body {
         let made = made.await;
         // A download that broke off looks like damage to the one who reads.
         downloaded?;
-        made.unwrap_or_else(|_| Err(anyhow!("it was not read to its end")))
+        made.unwrap_or_else(|_| Err(anyhow!("the file was not read completely")))
     }
 }
 

@@ -62,16 +62,17 @@ impl Display {
         for remark in remarks {
             match remark {
                 Remark::NoServer => self.say(&format!(
-                    "hint: the {noun} is still {state} after {} s, as if no server ran in namespace \
-                     `{}`; waiting on, Ctrl-C leaves the {noun} as it is",
+                    "hint: the {noun} is still {state} after {} s; no server seems to run in \
+                     namespace `{}`; still waiting, Ctrl-C leaves the {noun} as it is",
                     SERVER_LIMIT.as_secs(),
                     installation.namespace(),
                     noun = R::NOUN,
                     state = run.state(),
                 )),
                 Remark::WaitsFor(other) => self.say(&format!(
-                    "hint: the {noun} is still New after {} s: {noun} `{other}` is in progress, and comes \
-                     first; if that does not move either, no server runs in namespace `{}`",
+                    "hint: the {noun} is still New after {} s: {noun} `{other}` is in progress and \
+                     runs first; if that makes no progress either, no server runs in namespace \
+                     `{}`",
                     SERVER_LIMIT.as_secs(),
                     installation.namespace(),
                     noun = R::NOUN,
@@ -80,10 +81,10 @@ impl Display {
                 _ if self.bars.is_some() => {}
                 Remark::State(state) => self.say(&format!("{name}: {state}")),
                 Remark::Progress(done, total) => {
-                    self.say(&format!("{name}: {done} of {total} items"));
+                    self.say(&format!("{name}: {done}/{total} items"));
                 }
                 Remark::Operations(ended, total) => {
-                    self.say(&format!("{name}: {ended} of {total} operations have ended"));
+                    self.say(&format!("{name}: {ended}/{total} operations have ended"));
                 }
                 Remark::Volumes(tally) => self.say(&format!("{name}: volumes: {tally}")),
             }

@@ -116,8 +116,7 @@ fn the_end_of_a_restore_is_told_as_that_of_a_backup() {
         "completionTimestamp": "2026-01-02T03:04:07Z",
         "progress": {"totalItems": 9, "itemsRestored": 8},
     }));
-    let line =
-        "restore `r` has ended as PartiallyFailed after 2 s: 8 of 9 items, 1 error, 0 warnings";
+    let line = "restore `r` PartiallyFailed in 2 s (8/9 items, 1 error, 0 warnings)";
     assert_eq!(outcome(&ended), [line]);
 }
 
@@ -136,7 +135,7 @@ fn the_end_is_told_with_numbers_and_reasons() {
     assert_eq!(
         outcome(&ended),
         [
-            "backup `b` has ended as PartiallyFailed after 72 s: 8 of 9 items, 1 error, 2 warnings",
+            "backup `b` PartiallyFailed in 72 s (8/9 items, 1 error, 2 warnings)",
             "reason: the disk\u{fffd} is full",
         ]
     );
@@ -144,8 +143,5 @@ fn the_end_is_told_with_numbers_and_reasons() {
     if let Some(status) = &mut refused.status {
         status.validation_errors = vec!["no location".to_owned()];
     }
-    assert_eq!(
-        outcome(&refused),
-        ["backup `b` has ended as FailedValidation", "refused: no location"]
-    );
+    assert_eq!(outcome(&refused), ["backup `b` FailedValidation", "refused: no location"]);
 }

@@ -24,15 +24,15 @@ use crate::restore;
 fn what_is_wrong_with_a_command_line_is_told_in_one_line() {
     let world = World::new();
     for (line, words) in [
-        (&["create"][..], &["needs a name", "--from-schedule"][..]),
+        (&["create"][..], &["name is required", "--from-schedule"][..]),
         (&["create", "B"], &["\"B\" is not a name", "lower-case"]),
         (&["create", "b", "--ttl", "1d"], &["--ttl", "unknown unit", "1 days are 24h"]),
-        (&["create", "b", "--ttl", "-1h"], &["it must not be negative", "backup create --help"]),
-        (&["create", "b", "-l", "a=b=c"], &["`a=b=c` is no label selector", "`b=c`"]),
+        (&["create", "b", "--ttl", "-1h"], &["must not be negative", "backup create --help"]),
+        (&["create", "b", "-l", "a=b=c"], &["`a=b=c` is not a valid label selector", "`b=c`"]),
         (&["create", "b", "-l", "a=b", "--or-selector", "c=d"], &["--or-selector"]),
         (
             &["create", "b", "--include-resources=pods", "--exclude-cluster-scoped-resources=*"],
-            &["cannot be mixed", "use either"],
+            &["cannot be combined", "--include-resources"],
         ),
         (&["create", "b", "-o", "xml"], &["'xml'", "possible values are json, yaml"]),
         (&["get", "a", "-l", "b=c"], &["--selector"]),
@@ -40,7 +40,7 @@ fn what_is_wrong_with_a_command_line_is_told_in_one_line() {
         (&["delete", "a", "--all"], &["--all"]),
         (&["logs"], &["<NAME>", "backup logs --help"]),
         (&["logs", "a", "--timeout", "0s"], &["--timeout"]),
-        (&["get", "-n", "a/b"], &["\"a/b\" is not the name of a namespace"]),
+        (&["get", "-n", "a/b"], &["\"a/b\" is not a valid namespace name"]),
     ] {
         let arguments: Vec<&str> = ["backup"].iter().chain(line).copied().collect();
         let ended = world.run(&arguments);
@@ -87,7 +87,7 @@ fn a_namespace_comes_from_the_flag_the_settings_or_the_environment() {
     assert_eq!(namespace(&["-n", "of-flag"]).0, "of-flag");
     std::fs::write(folder.join("config.json"), "{").unwrap();
     let (_, said) = namespace(&[]);
-    assert!(said.contains("config.json") && said.contains("mend or remove"), "{said}");
+    assert!(said.contains("config.json") && said.contains("fix or remove"), "{said}");
 }
 
 #[test]
@@ -102,10 +102,10 @@ fn backups_are_deleted_by_the_server_and_the_command_asks_for_it() {
         );
     }
     place.refused(&["backup", "delete", "one"], &["--confirm"]);
-    place.refused(&["backup", "delete", "none", "--confirm"], &["no backup `none`"]);
+    place.refused(&["backup", "delete", "none", "--confirm"], &["backup `none` not found"]);
     assert_eq!(place.names::<DeleteBackupRequest>(), [""; 0]);
     let said = place.run(&["backup", "delete", "one", "--confirm"]).stderr;
-    assert!(said.contains("the server is asked to delete backup `one`"), "{said}");
+    assert!(said.contains("backup `one`: deletion requested"), "{said}");
     place.ok(&["backup", "delete", "-l", "of=a", "--confirm"]);
     let names = place.names::<DeleteBackupRequest>();
     let of: Vec<&str> = names.iter().map(|name| name.rsplit_once('-').unwrap().0).collect();
@@ -151,10 +151,10 @@ fn a_command_that_waits_tells_what_the_server_could_not_delete() {
     };
     let (code, said) = answer("gone", Value::Null);
     assert_eq!(code, Some(0), "{said}");
-    assert!(said.ends_with("backup `gone` is deleted\n"), "{said}");
+    assert!(said.ends_with("backup `gone` deleted\n"), "{said}");
     let (code, said) = answer("stuck", json!(["error deleting snapshot s1: it is glued on"]));
     assert_eq!(code, Some(1), "{said}");
-    let expected = "backup `stuck` is not deleted, or not wholly:\n  error deleting snapshot s1: it is \
+    let expected = "backup `stuck` was not deleted, or not completely:\n  error deleting snapshot s1: it is \
                     glued on\n";
     assert!(said.ends_with(expected), "{said}");
 }
@@ -163,16 +163,16 @@ fn a_command_that_waits_tells_what_the_server_could_not_delete() {
 fn a_backup_is_created_listed_and_described() {
     let place = cluster().place("backup-create");
     let said = place.run(&["backup", "create", "one", "--ttl", "1h", "--labels", "a=b"]).stderr;
-    assert!(said.contains("`one` is created; see `bowline backup describe one`"), "{said}");
+    assert!(said.contains("`one` created; see `bowline backup describe one`"), "{said}");
     assert!(said.contains("hint: namespace `backup-create` has no backup location"), "{said}");
     let created: Backup = place.get("one");
     assert_eq!(created.spec.ttl.to_string(), "1h0m0s");
     assert_eq!(created.spec.included_namespaces, ["*"]);
 
-    place.refused(&["backup", "create", "one"], &["there is a backup `one` already"]);
+    place.refused(&["backup", "create", "one"], &["backup `one` already exists"]);
     place.refused(
         &["backup", "create", "two", "--storage-location", "none"],
-        &["no backup location `none`", "backup-location get"],
+        &["backup location `none` not found", "backup-location get"],
     );
     place.ok(&["backup", "create", "two"]);
     assert_eq!(place.names::<Backup>(), ["one", "two"]);
@@ -192,11 +192,14 @@ fn a_backup_is_created_listed_and_described() {
     // Nobody has looked at it, so that there is nothing to wait for.
     let described = place.ok(&["backup", "describe", "one"]);
     assert!(described.contains("\nPhase:  New\n"), "{described}");
-    place.refused(&["backup", "logs", "one"], &["has no log yet", "it is New"]);
-    place.refused(&["backup", "download", "one"], &["has no archive", "it is New"]);
+    place.refused(&["backup", "logs", "one"], &["has no log yet", "the phase is New"]);
+    place.refused(&["backup", "download", "one"], &["has no archive", "the phase is New"]);
     for line in [&["get", "none"][..], &["describe", "none"], &["logs", "none"]] {
         let arguments: Vec<&str> = ["backup"].iter().chain(line).copied().collect();
-        place.refused(&arguments, &["no backup `none` in namespace `backup-create`", "lists"]);
+        place.refused(
+            &arguments,
+            &["backup `none` not found in namespace `backup-create`", "for a list"],
+        );
     }
 }
 
@@ -208,8 +211,14 @@ fn nothing_is_told_as_such() {
     assert_eq!(ended.stderr, "no backups in namespace `backup-nothing`\n");
     let list: Value = serde_json::from_str(&place.ok(&["backup", "get", "-o", "json"])).unwrap();
     assert_eq!(list["items"], json!([]));
-    place.refused(&["backup", "get", "-n", "no-such"], &["no namespace `no-such`", "--namespace"]);
-    place.refused(&["backup", "create", "b", "-n", "no-such"], &["no namespace `no-such`"]);
+    place.refused(
+        &["backup", "get", "-n", "no-such"],
+        &["namespace `no-such` does not exist", "--namespace"],
+    );
+    place.refused(
+        &["backup", "create", "b", "-n", "no-such"],
+        &["namespace `no-such` does not exist"],
+    );
 }
 
 #[test]
@@ -266,7 +275,7 @@ fn a_schedule_lends_a_backup_its_template() {
     let line = ["backup", "create", "again", "--from-schedule=nightly", "--ttl=1h"];
     let ended = place.run(&line);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    assert!(ended.stderr.contains("warning: --from-schedule takes"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("warning: --from-schedule uses"), "{}", ended.stderr);
     let again: Backup = place.get("again");
     assert_eq!(
         (again.spec.included_namespaces, again.spec.ttl),
@@ -277,7 +286,7 @@ fn a_schedule_lends_a_backup_its_template() {
         place.ok(&["backup", "create", "--from-schedule=nightly"]);
     }
     assert_eq!(place.names::<Backup>().len(), 4);
-    place.refused(&["backup", "create", "--from-schedule", "none"], &["no schedule `none`"]);
+    place.refused(&["backup", "create", "--from-schedule", "none"], &["schedule `none` not found"]);
 }
 
 /// A backup as a server leaves it.
@@ -337,11 +346,11 @@ fn describe_says_which_file_cannot_be_read_and_why() {
     );
     let described = place.ok(&["backup", "describe", "b", "--details"]);
     for line in [
-        "Errors:    1 <cannot read BackupResults: the server cannot give it out: the location is \
+        "Errors:    1 <cannot read BackupResults: the server cannot provide the file: the location is \
          unavailable>",
-        "Backup Volumes:  <cannot read BackupVolumeInfos: the storage location answers 403 \
+        "Backup Volumes:  <cannot read BackupVolumeInfos: the storage location responded with 403 \
          Forbidden: AccessDenied>",
-        "0 of 1 completed successfully, 1 failed <cannot read BackupItemOperations: it is not in the \
+        "0 of 1 completed successfully, 1 failed <cannot read BackupItemOperations: the file is not in the \
          storage location>",
         "Resource List:  <cannot read BackupResourceList: it is damaged",
         "Phase:  PartiallyFailed",
@@ -372,11 +381,11 @@ fn logs_are_printed_and_trouble_is_told_without_the_link() {
         (Answer::Status("404 Not Found"), &["not in the storage location"]),
         (
             Answer::Elsewhere("http://127.0.0.1:1".to_owned()),
-            &["cannot download from `127.0.0.1`", "can this machine reach it?"],
+            &["cannot download from `127.0.0.1`", "check that this machine can reach it"],
         ),
-        (Answer::Cut, &["the download broke off"]),
+        (Answer::Cut, &["the download was interrupted"]),
         (Answer::File(b"no gzip".to_vec()), &["it is damaged"]),
-        (Answer::Reason("no such location"), &["cannot give it out: no such location"]),
+        (Answer::Reason("no such location"), &["cannot provide the file: no such location"]),
     ] {
         let _server = FakeServer::start(&place, [("BackupLog", answer)]);
         let said = place.refused(&["backup", "logs", "b"], words);
@@ -384,7 +393,7 @@ fn logs_are_printed_and_trouble_is_told_without_the_link() {
         assert!(!said.contains(SIGNATURE) && !said.contains("http://"), "{said}");
     }
     let started = Instant::now();
-    let words = ["has not answered within 1s", "namespace `backup-logs`"];
+    let words = ["no response from the server within 1s", "namespace `backup-logs`"];
     place.refused(&["backup", "logs", "b", "--timeout", "1s"], &words);
     assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
     assert_eq!(place.names::<DownloadRequest>(), [] as [&str; 0]);
@@ -444,14 +453,14 @@ fn certificates_come_from_the_flag_the_settings_or_the_location() {
         place.put("Backup", location, json!({"spec": {"storageLocation": location}}));
         place.set_status::<Backup>(location, &json!({"phase": "Completed"}));
     }
-    let words = ["cannot download from `localhost`", "name the authority", "--cacert"];
+    let words = ["cannot download from `localhost`", "add the certificate authority", "--cacert"];
     place.refused(&["backup", "logs", "plain"], &words);
     for location in ["inline", "reference"] {
         assert_eq!(place.ok(&["backup", "logs", location]), "the log\n");
     }
     let said = place.run(&["backup", "logs", "broken"]).stderr;
     assert!(said.contains("warning: cannot use the certificates of location `broken`"), "{said}");
-    assert!(said.contains("the Secret `ca` has no key `none`"), "{said}");
+    assert!(said.contains("Secret `ca` has no key `none`"), "{said}");
 
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("ca.crt");
@@ -495,21 +504,21 @@ fn an_archive_is_written_whole_or_not_at_all() {
         let _server = FakeServer::start(&place, [("BackupContents", Answer::Cut)]);
         let ended = download(&[]);
         assert_eq!(ended.code, Some(2), "{}", ended.stderr);
-        assert!(ended.stderr.contains("the download broke off"), "{}", ended.stderr);
+        assert!(ended.stderr.contains("the download was interrupted"), "{}", ended.stderr);
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     }
     let archive = vec![7; 3 << 20];
     let _server = FakeServer::start(&place, [("BackupContents", Answer::File(archive.clone()))]);
     let ended = download(&[]);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    assert!(ended.stderr.contains("is in b-data.tar.gz, 3.00 MiB"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("saved to b-data.tar.gz, 3.00 MiB"), "{}", ended.stderr);
     assert!(std::fs::read(&target).unwrap() == archive, "it is not the archive");
     assert_eq!(target.metadata().unwrap().permissions().mode() & 0o777, 0o600);
 
     std::fs::write(&target, "mine").unwrap();
     let ended = download(&[]);
     assert_eq!(ended.code, Some(2));
-    assert!(ended.stderr.contains("b-data.tar.gz is there already"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("b-data.tar.gz already exists"), "{}", ended.stderr);
     assert_eq!(std::fs::read(&target).unwrap(), b"mine");
     assert_eq!(download(&["--force"]).code, Some(0));
     assert!(std::fs::read(&target).unwrap() == archive, "it is not the archive");
@@ -538,8 +547,7 @@ fn waiting_tells_each_phase_and_how_it_ended() {
         place.set_status::<Backup>(name, &status);
         assert_eq!(next(), format!("{name}: {phase}"));
         let errors = if code == 1 { "1 error" } else { "0 errors" };
-        let end =
-            format!("backup `{name}` has ended as {phase}: 3 of 3 items, {errors}, 0 warnings");
+        let end = format!("backup `{name}` {phase} (3/3 items, {errors}, 0 warnings)");
         assert_eq!(next(), end);
         assert_eq!(next(), "reason: because");
         if code == 1 {
@@ -557,10 +565,10 @@ fn waiting_without_a_server_hints_and_can_be_left() {
     let mut child = place.bowline(&["backup", "create", "b", "-w"]).spawn().unwrap();
     let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
     let hint = said.find(|line| line.as_ref().unwrap().contains("hint:")).unwrap().unwrap();
-    assert!(hint.contains("no server ran in namespace `backup-no-server`"), "{hint}");
+    assert!(hint.contains("no server seems to run in namespace `backup-no-server`"), "{hint}");
     kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
     let last = said.next().unwrap().unwrap();
-    assert!(last.contains("goes on without this command"), "{last}");
+    assert!(last.contains("continues without this command"), "{last}");
     assert_eq!(child.wait().unwrap().code(), Some(130));
     assert_eq!(place.names::<Backup>(), ["b"]);
 }
@@ -574,7 +582,7 @@ fn a_backup_that_is_deleted_is_not_waited_for() {
     let api = place.api::<Backup>();
     cluster().runtime.block_on(api.delete("b", &kube::api::DeleteParams::default())).unwrap();
     let last = said.next().unwrap().unwrap();
-    assert_eq!(last, "error: backup `b` was deleted while it was waited for");
+    assert_eq!(last, "error: backup `b` was deleted while waiting for it");
     assert_eq!(child.wait().unwrap().code(), Some(2));
 }
 
@@ -594,7 +602,7 @@ fn everything_works_with_a_server_of_velero() {
     let create = ["backup", "create", "real", "--include-namespaces", "velero-app", "--wait"];
     let ended = place.run(&create);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    assert!(ended.stderr.contains("backup `real` has ended as Completed"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("backup `real` Completed"), "{}", ended.stderr);
 
     let described = place.ok(&["backup", "describe", "real", "--details"]);
     assert!(described.contains("    - velero-app/settings\n"), "{described}");
@@ -630,7 +638,10 @@ fn everything_works_with_a_server_of_velero() {
     let ended = place.run(&refused);
     assert_eq!(ended.code, Some(1), "{}", ended.stderr);
     assert!(ended.stderr.contains("refused: Invalid included/excluded"), "{}", ended.stderr);
-    place.refused(&["backup", "logs", "refused"], &["was refused and never ran: Invalid"]);
+    place.refused(
+        &["backup", "logs", "refused"],
+        &["validation failed, so nothing was run: Invalid"],
+    );
     assert_eq!(place.names::<DownloadRequest>(), left_by_velero);
     restore::works_with_velero(&place, &velero);
 }

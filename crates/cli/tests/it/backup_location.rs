@@ -9,13 +9,13 @@ fn what_is_wrong_with_a_command_line_is_told_in_one_line() {
     let world = World::new();
     for (line, words) in [
         (&["create", "l", "--provider", "aws"][..], &["--bucket", "create --help"][..]),
-        (&["create", "l", "--provider=aws", "--bucket=a/b"], &["no slash", "--prefix"]),
+        (&["create", "l", "--provider=aws", "--bucket=a/b"], &["not contain a slash", "--prefix"]),
         (&["create", "L", "--provider=aws", "--bucket=b"], &["\"L\" is not a name"]),
         (
             &["create", "l", "--provider=aws", "--bucket=b", "--cacert=/proc/none"],
             &["cannot use the certificates in /proc/none"],
         ),
-        (&["set", "l"], &["nothing is to be changed", "--default"]),
+        (&["set", "l"], &["nothing to change", "--default"]),
         (&["delete"], &["not provided", "<NAMES"]),
         (&["delete", "l", "--all"], &["--all"]),
     ] {
@@ -59,7 +59,7 @@ fn a_location_is_created_changed_and_forgotten() {
     };
     assert_eq!(run(create("one", &["--default", "--prefix=p", "--labels=a=b"])).code, Some(0));
     let ended = run(create("one", &[]));
-    assert!(ended.stderr.contains("there is a backup location `one` already"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("backup location `one` already exists"), "{}", ended.stderr);
     let ended = run(create("two", &["--default"]));
     assert_eq!(ended.code, Some(2));
     let hint = "`bowline backup-location set one --default=false`";
@@ -75,14 +75,20 @@ fn a_location_is_created_changed_and_forgotten() {
     let one: Value = serde_json::from_str(&one).unwrap();
     assert_eq!(one["spec"]["objectStorage"], json!({"bucket": "b", "prefix": "p"}));
 
-    place.refused(&["backup-location", "set", "two", "--default"], &["`one` is the default"]);
+    place.refused(
+        &["backup-location", "set", "two", "--default"],
+        &["`one` is already the default"],
+    );
     place.ok(&["backup-location", "set", "one", "--default=false"]);
     place.ok(&["backup-location", "set", "two", "--default", "--credential=cloud=key"]);
     let two: BackupStorageLocation = place.get("two");
     assert!(two.spec.default && two.spec.credential.unwrap().key == "key");
     let bucket = two.spec.object_storage.unwrap();
     assert_eq!(bucket.bucket, "b", "what is not said stays");
-    place.refused(&["backup-location", "set", "none", "--default"], &["no backup location `none`"]);
+    place.refused(
+        &["backup-location", "set", "none", "--default"],
+        &["backup location `none` not found"],
+    );
 
     // Backups go with their location, but not one that runs.
     let labels = json!({"labels": {"velero.io/storage-location": "one"}});
@@ -95,7 +101,11 @@ fn a_location_is_created_changed_and_forgotten() {
     assert_eq!(place.names::<BackupStorageLocation>(), ["one", "two"]);
     let ended = place.run(&["backup-location", "delete", "-l", "a=b", "--confirm"]);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    assert!(ended.stderr.contains("`running` is InProgress and is kept"), "{}", ended.stderr);
+    assert!(
+        ended.stderr.contains("`running` of the location is InProgress and was kept"),
+        "{}",
+        ended.stderr
+    );
     assert_eq!(place.names::<BackupStorageLocation>(), ["two"]);
     assert_eq!(place.names::<Backup>(), ["running"]);
     place.ok(&["backup-location", "delete", "--all", "--confirm"]);

@@ -91,7 +91,11 @@ fn a_kubeconfig_that_is_broken_is_not_quoted() {
     let mut command = world.bowline(&["install", "--crds-only"]);
     let ended = World::end_of(command.env("KUBECONFIG", kubeconfig.path()));
     assert!(!ended.stderr.contains("s3cr3t"), "{}", ended.stderr);
-    assert_refused(&world, &ended, &["the kubeconfig is no valid YAML", "--kubeconfig"]);
+    assert_refused(
+        &world,
+        &ended,
+        &["the kubeconfig is not valid kubeconfig YAML", "--kubeconfig"],
+    );
 }
 
 #[test]
@@ -164,7 +168,7 @@ fn a_context_that_is_not_there() {
     let kubeconfig = kubeconfig_of_nobody();
     let path = kubeconfig.path().to_str().unwrap();
     let line = ["backup", "get", "--kubecontext", "nope"];
-    let words = ["no context `nope`", path, "those that there are: `x`"];
+    let words = ["no context `nope`", path, "available contexts: `x`"];
     let ended = world.run(&[&line[..], &["--kubeconfig", path]].concat());
     assert_refused(&world, &ended, &words);
     let mut command = world.bowline(&line);
@@ -194,11 +198,11 @@ fn a_flag_of_velero_that_we_have_no_use_for() {
     for (line, words) in [
         (
             &["install", "--use-node-agent", "--no-secret"][..],
-            &["`--use-node-agent` is not taken", "no node agent", "leave it out"][..],
+            &["`--use-node-agent` is not supported", "no node agent", "omit the flag"][..],
         ),
         (&["install", "--node-agent-pod-cpu-limit", "1"], &["--node-agent-pod-cpu-limit"]),
-        (&["install", "--restore-only"], &["`--restore-only` is not taken", "ReadOnly"]),
-        (&["server", "--restore-only"], &["`--restore-only` is not taken", "ReadOnly"]),
+        (&["install", "--restore-only"], &["`--restore-only` is not supported", "ReadOnly"]),
+        (&["server", "--restore-only"], &["`--restore-only` is not supported", "ReadOnly"]),
         (&["server", "--disable-controllers=gc"], &["--disable-controllers", "pause schedules"]),
     ] {
         assert_refused(&world, &world.run(line), words);

@@ -28,7 +28,7 @@ fn settings_are_velero_s_and_survive() {
     );
     for (line, word) in [
         (&["set", "namespace"][..], "expected KEY=VALUE, not `namespace`"),
-        (&["set", "namespace=A/B"], "not the name of a namespace"),
+        (&["set", "namespace=A/B"], "not a valid namespace name"),
         (&["set"], "client config set --help"),
     ] {
         let ended = run(line);
@@ -38,6 +38,6 @@ fn settings_are_velero_s_and_survive() {
     assert_eq!(run(&["get", "namespace"]).stdout, "namespace: backups\n");
     std::fs::write(&file, "[]").unwrap();
     let ended = run(&["set", "a=b"]);
-    assert!(ended.stderr.contains("mend or remove"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("fix or remove"), "{}", ended.stderr);
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "[]", "nothing is lost");
 }

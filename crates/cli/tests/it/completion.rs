@@ -16,7 +16,7 @@ fn names_come_from_the_cluster() {
     assert_eq!(kubectl(&["backup", "get", "-n", "elsewhere", ""]), ":4\n");
     assert!(!kubectl(&["backup", "create", ""]).contains("nightly"));
     let commands = kubectl(&["sch"]);
-    assert!(commands.starts_with("schedule\tLet backups be made"), "{commands}");
+    assert!(commands.starts_with("schedule\tManage backup schedules"), "{commands}");
 
     // As the script for bash asks.
     let mut command = place.bowline(&["--", "bowline", "backup", "logs", "nightly"]);

@@ -84,12 +84,12 @@ fn a_bundle_has_all_that_helps_and_nothing_secret() {
     let folder = tempfile::tempdir().unwrap();
     let bundle = folder.path().join("b.tar.gz");
     let path = bundle.to_str().unwrap();
-    place.refused(&["debug", "--backup", "none", "--output", path], &["no backup `none`"]);
+    place.refused(&["debug", "--backup", "none", "--output", path], &["backup `none` not found"]);
     assert!(!bundle.exists());
     let ended = place.run(&["debug", "--backup", "one", "--output", path]);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     assert_eq!(bundle.metadata().unwrap().permissions().mode() & 0o077, 0);
-    place.refused(&["debug", "--output", path], &["there already", "--output"]);
+    place.refused(&["debug", "--output", path], &["already exists", "--output"]);
 
     let files = files(&bundle);
     let get =
@@ -128,7 +128,7 @@ fn a_bundle_has_all_that_helps_and_nothing_secret() {
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     assert!(ended.stderr.contains("problems.txt"), "{}", ended.stderr);
     let problems = &self::files(&bundle)["bundle/problems.txt"];
-    assert!(problems.contains("backup_two.log: it is InProgress"), "{problems}");
+    assert!(problems.contains("backup_two.log: the phase is InProgress"), "{problems}");
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn what_a_bundle_lacks_without_a_server_is_told() {
     let ended = place.run(&["debug", "--output", bundle.to_str().unwrap()]);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     let problems = &files(&bundle)["bundle/problems.txt"];
-    for lacking in ["versions.json, the server: ", "logs: no pod of a server was found"] {
+    for lacking in ["versions.json, the server: ", "logs: no server pod found"] {
         assert!(problems.lines().any(|line| line.starts_with(lacking)), "{problems}");
         assert!(ended.stderr.contains(&format!("not collected: {lacking}")), "{}", ended.stderr);
     }

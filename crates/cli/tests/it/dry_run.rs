@@ -287,7 +287,7 @@ fn modifiers_are_applied_and_it_needs_no_more_rights_than_the_user_has() {
     let ended = place.run(&modified);
     assert_eq!(ended.code, Some(1), "{}", ended.stdout);
     assert!(ended.stdout.contains("failed to get resource modifiers"), "{}", ended.stdout);
-    assert!(ended.stderr.contains("would be refused and never run"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("would fail validation and never run"), "{}", ended.stderr);
     map(rules);
     let document: Value = serde_json::from_str(&place.ok(&modified)).unwrap();
     assert_eq!(told(&document)[0].2, "it exists and is the same");
@@ -318,11 +318,7 @@ fn modifiers_are_applied_and_it_needs_no_more_rights_than_the_user_has() {
     let [(_, verdict, reason)] = <[_; 1]>::try_from(told(&document)).unwrap();
     assert_eq!(verdict, "notValidated", "{reason}");
     assert!(reason.contains("your own rights do not suffice"), "{reason}");
-    assert!(
-        ended.stderr.contains("warning: cannot list the pod volume backups"),
-        "{}",
-        ended.stderr
-    );
+    assert!(ended.stderr.contains("warning: cannot list the PodVolumeBackups"), "{}", ended.stderr);
 }
 
 #[test]
@@ -335,7 +331,10 @@ fn a_dry_run_tells_what_is_wrong_with_an_archive_and_what_it_cannot_get() {
     {
         let server = [("BackupContents", Answer::Cut), volumes(), snapshots()];
         let _server = FakeServer::start(&place, server);
-        place.refused(&line, &["cannot read the archive of backup `b`", "the download broke off"]);
+        place.refused(
+            &line,
+            &["cannot read the archive of backup `b`", "the download was interrupted"],
+        );
     }
     {
         let content = archive(&[("configmaps", config_map("restore-broken", "a", "a"))]);

@@ -43,7 +43,7 @@ fn who_follows_a_log_sees_it_grow() {
     restore::backed_up(&place, "b", &json!({"phase": "InProgress"}), &json!({}));
     place.refused(&["backup", "logs", "b"], &["has no log yet", "--follow waits"]);
     let mut child = place.bowline(&["backup", "logs", "-f", "b"]).spawn().unwrap();
-    hear(&mut child, "is in the storage location when all items are backed up; waiting for that");
+    hear(&mut child, "available in the storage location once all items are backed up; waiting");
     let server = FakeServer::start(&place, [("BackupLog", packed("one\n"))]);
     set(&place, "Finalizing");
     let mut log = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -72,11 +72,11 @@ fn nobody_waits_for_a_server_in_silence() {
     let place = cluster().place("follow-silence");
     restore::completed(&place, "b");
     let mut child = place.bowline(&["backup", "logs", "b"]).spawn().unwrap();
-    hear(&mut child, "the server in namespace `follow-silence` has not answered yet");
+    hear(&mut child, "the server in namespace `follow-silence` has not responded yet");
     stop(child);
     let delete = ["backup", "delete", "b", "--confirm", "--wait"];
     let mut child = place.bowline(&delete).spawn().unwrap();
-    hear(&mut child, "waiting until the server has answered");
+    hear(&mut child, "waiting for the server to complete the deletion");
     hear(&mut child, "no server runs in namespace `follow-silence`");
     stop(child);
     // It is the server's, and stays.
@@ -108,7 +108,7 @@ fn an_archive_goes_to_standard_output() {
     let ended = command.output().unwrap();
     assert_eq!(ended.status.code(), Some(2));
     let said = String::from_utf8(ended.stderr).unwrap();
-    assert!(said.contains("the download broke off"), "{said}");
+    assert!(said.contains("the download was interrupted"), "{said}");
 }
 
 #[test]

@@ -94,7 +94,7 @@ fn definitions_are_created_once_and_a_newer_one_is_kept() {
     });
     assert!(patched.status.success(), "{patched:?}");
     let said = install(&[]);
-    let kept = "backups.velero.io: kept, it is newer than ours, which lacks v1:spec.future";
+    let kept = "backups.velero.io: kept, because it is newer than ours, which lacks v1:spec.future";
     assert!(said.contains(kept), "{said}");
     assert_eq!(said.lines().filter(|line| line.ends_with(": up to date")).count(), 14, "{said}");
 }
@@ -330,7 +330,8 @@ fn what_an_installation_of_velero_has_is_left_and_used() {
     };
 
     let said = installed.install("full");
-    let kept = "Namespace velero: kept as it is, so that it does not hold its pods to `restricted`";
+    let kept = "Namespace velero: kept unchanged, so its pods are not restricted to the Pod Security \
+                level `restricted`";
     assert!(said.lines().any(|line| line == kept), "{said}");
     let labels = runtime.block_on(namespaces.get("velero")).unwrap().metadata.labels.unwrap();
     assert_eq!(labels[enforce], "privileged");
@@ -345,12 +346,12 @@ fn what_an_installation_of_velero_has_is_left_and_used() {
     let secret = serde_json::from_value(secret).unwrap();
     runtime.block_on(secrets.create(&PostParams::default(), &secret)).unwrap();
     let said = installed.install("full");
-    assert!(said.contains("Secret cloud-credentials: kept, and the server uses"), "{said}");
+    assert!(said.contains("Secret cloud-credentials: kept, the server uses"), "{said}");
     assert!(!said.contains("s3cr3t"), "{said}");
     assert!(mounted(), "{said}");
 
     // Until they are in a recovery file, and again when they have changed, that is said.
-    let due = "hint: backups leave out credentials (Secret cloud-credentials)";
+    let due = "hint: backups exclude credentials (Secret cloud-credentials)";
     assert!(said.contains(due) && said.contains("`bowline recovery export FILE`"), "{said}");
     let folder = tempfile::tempdir().unwrap();
     let recipient = "age1munncrq6tvthy5t8wgcmhay78vu3lfzew3g23w68mt74maaghp6sy3st6k";
@@ -431,10 +432,13 @@ fn an_installation_is_refused_as_a_whole_or_tells_how_far_it_came() {
     for more in [&["--dry-run"][..], &[]] {
         let (code, said, _) = installed.run(&[&line[..], more].concat());
         assert_eq!(code, Some(2), "{said}");
-        assert!(said.contains("ClusterRole bowline-velero is there and not of"), "{said}");
-        assert!(said.contains("(`Helm` looks after it)"), "{said}");
-        assert!(said.contains("ClusterRoleBinding bowline-velero is there"), "{said}");
-        assert!(said.contains("nothing has been changed"), "{said}");
+        assert!(
+            said.contains("ClusterRole bowline-velero exists but was not created by"),
+            "{said}"
+        );
+        assert!(said.contains("(managed by `Helm`)"), "{said}");
+        assert!(said.contains("ClusterRoleBinding bowline-velero exists"), "{said}");
+        assert!(said.contains("nothing was changed"), "{said}");
     }
     assert_eq!(runtime.block_on(definitions.get_opt("backups.velero.io")).unwrap(), None);
     assert_eq!(runtime.block_on(namespaces.get_opt("velero")).unwrap(), None);
@@ -478,7 +482,7 @@ fn an_installation_is_refused_as_a_whole_or_tells_how_far_it_came() {
     let (code, said, _) = installed.run(&line);
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("no Deployments today"), "{said}");
-    let there = "there are the resource definitions, Namespace velero, ServiceAccount bowline,";
+    let there = "with the custom resource definitions, Namespace velero, ServiceAccount bowline,";
     assert!(said.contains(there) && said.contains("run the same command again"), "{said}");
     assert!(runtime.block_on(namespaces.get_opt("velero")).unwrap().is_some());
     runtime.block_on(bound.delete("none-today", &delete)).unwrap();
@@ -526,7 +530,7 @@ fn others_are_noticed_and_left_alone() {
     let (code, said, _) = installed.run(&["uninstall", "--purge", "--force"]);
     assert_eq!(code, Some(2), "{said}");
     assert!(
-        said.contains("Velero runs in namespace `velero`, as Deployment `backups-velero`"),
+        said.contains("Velero runs in namespace `velero` as Deployment `backups-velero`"),
         "{said}"
     );
     assert!(runtime.block_on(deployments.get_opt("backups-velero")).unwrap().is_some());
@@ -567,12 +571,15 @@ fn others_are_noticed_and_left_alone() {
     });
     let (code, said, _) = installed.run(&["uninstall", "--purge", "--confirm"]);
     assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("the server `by-hand`") && said.contains("still works"), "{said}");
+    assert!(said.contains("server `by-hand`") && said.contains("is still active"), "{said}");
     assert!(!said.contains("removed"), "{said}");
     let (code, said, _) = installed.run(&["uninstall", "--force"]);
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("Deployment bowline: removed"), "{said}");
-    assert!(said.contains("Lease bowline-server: kept, the server `by-hand`"), "{said}");
+    assert!(
+        said.contains("Lease bowline-server: kept, because it is held by server `by-hand`"),
+        "{said}"
+    );
     let (code, said, _) = installed.run(&["uninstall", "--force"]);
     assert_eq!(code, Some(2), "{said}");
     renewing.abort();
@@ -616,7 +623,9 @@ fn a_purge_ends_without_a_server_and_spares_what_other_namespaces_have() {
     let (code, said, _) = installed.run(&["uninstall", "--purge", "--force"]);
     assert_eq!(code, Some(0), "{said}");
     assert!(!is_there("velero"));
-    assert!(said.contains("the resource definitions are kept: ") && said.contains("`archive`"));
+    assert!(
+        said.contains("the custom resource definitions are kept: ") && said.contains("`archive`")
+    );
     let restores: Api<Restore> = Api::namespaced(client.clone(), "archive");
     let left = runtime.block_on(restores.get("one")).unwrap();
     assert_eq!(left.metadata.deletion_timestamp, None);
@@ -640,7 +649,7 @@ fn what_would_not_carry_over_from_velero_is_told() {
     installed.install("backup-only");
     let (code, said, _) = installed.run(&["migrate", "check"]);
     assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("there is nothing of Velero in namespace `velero`"), "{said}");
+    assert!(said.contains("no installation of Velero found in namespace `velero`"), "{said}");
 
     // What Velero has left can be looked at without its Deployment.
     let location = ["backup-location", "create", "main", "--provider=aws", "--bucket=b"];
@@ -684,5 +693,5 @@ fn what_would_not_carry_over_from_velero_is_told() {
 
     let (code, _, text) = installed.run(&["migrate", "check", "--back"]);
     assert_eq!(code, Some(1), "both are wanted");
-    assert!(text.contains("both servers are wanted"), "{text}");
+    assert!(text.contains("both servers are scaled up"), "{text}");
 }

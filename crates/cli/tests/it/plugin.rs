@@ -418,7 +418,7 @@ fn what_cannot_be_used_is_refused_before_the_plugin_is_started() {
         (["--item", secret.as_str()], ["no-object.yaml", "has no `kind`"]),
         (
             ["--persistent-volume", pod.as_str()],
-            ["pod.yaml", "it is a Pod, not a PersistentVolume"],
+            ["pod.yaml", "expected a PersistentVolume, not a Pod"],
         ),
         (["--bucket", ""], ["--bucket", "empty"]),
         (["--config", "root"], ["--config", "KEY=VALUE"]),

@@ -10,7 +10,7 @@ fn a_plugin_is_added_and_removed_and_the_rest_stays() {
     let place = cluster().place("plugin-add");
     place.refused(
         &["plugin", "add", "x", "--confirm"],
-        &["no Deployment of a server", "--namespace"],
+        &["no server Deployment found", "--namespace"],
     );
     let context = json!({"allowPrivilegeEscalation": false});
     cluster().apply(json!({
@@ -48,7 +48,7 @@ fn a_plugin_is_added_and_removed_and_the_rest_stays() {
         server.volume_mounts.iter().flatten().map(|mount| mount.mount_path.as_str()).collect();
     assert!(mounts.contains(&"/plugins") && mounts.contains(&"/scratch"), "{mounts:?}");
     assert_eq!((added.containers.len(), added.volumes.unwrap().len()), (2, 2));
-    place.refused(&["plugin", "add", "x.io/a/aws:1", "--confirm"], &["there already", "`a-aws`"]);
+    place.refused(&["plugin", "add", "x.io/a/aws:1", "--confirm"], &["already present", "`a-aws`"]);
 
     place.refused(&["plugin", "remove", "none"], &["has no plugin `none`", "x.io/a/aws:1"]);
     place.ok(&["plugin", "remove", "x.io/a/aws:1"]);

@@ -106,7 +106,7 @@ fn a_cluster_is_rebuilt_from_its_bucket_and_a_recovery_file() {
     old.ok(&["backup", "create", "b1", "--include-namespaces=recovery-app", "--wait"]);
     old.ok(&["recovery", "export", &file, &opens]);
     assert_eq!(Path::new(&file).metadata().unwrap().permissions().mode() & 0o777, 0o600);
-    old.refused(&["recovery", "export", &file, &opens], &["exists; replace it with --force"]);
+    old.refused(&["recovery", "export", &file, &opens], &["exists; overwrite it with --force"]);
     let sealed = at("sealed.age");
     old.ok(&["recovery", "export", &sealed, "--recipient", RECIPIENT]);
     assert_eq!(credentials(folder.path()), 1);
@@ -126,7 +126,7 @@ fn a_cluster_is_rebuilt_from_its_bucket_and_a_recovery_file() {
     std::fs::write(&other, "something else\n").unwrap();
     let wrong = format!("--passphrase-file={other}");
     old.refused(&["recovery", "show", &file, &wrong], &["the passphrase is wrong"]);
-    old.refused(&["recovery", "show", &file], &["not a terminal", "--passphrase-file"]);
+    old.refused(&["recovery", "show", &file], &["without a terminal", "--passphrase-file"]);
     let cut = at("cut.age");
     std::fs::write(&cut, &stored[..stored.len() - 1]).unwrap();
     old.refused(&["recovery", "show", &cut, &opens], &["damaged or cut off"]);

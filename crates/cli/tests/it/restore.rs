@@ -76,16 +76,16 @@ fn a_restore_is_created_listed_described_and_deleted() {
     let place = cluster().place("restore-create");
     place.refused(
         &["restore", "create", "--from-backup", "none"],
-        &["no backup `none`", "`bowline backup get`"],
+        &["backup `none` not found", "`bowline backup get`"],
     );
     completed(&place, "b");
     let create = ["restore", "create", "one", "--from-backup", "b", "--labels", "a=b"];
     let said = place.run(&create).stderr;
-    assert!(said.contains("`one` is created; see `bowline restore describe one`"), "{said}");
+    assert!(said.contains("`one` created; see `bowline restore describe one`"), "{said}");
     let created: Restore = place.get("one");
     assert_eq!(created.spec.backup_name, "b");
     assert_eq!(created.spec.included_namespaces, ["*"]);
-    place.refused(&create, &["there is a restore `one` already"]);
+    place.refused(&create, &["restore `one` already exists"]);
     place.ok(&["restore", "create", "--from-backup", "b", "--allow-empty-volumes"]);
     let names = place.names::<Restore>();
     let [second, one] = <[String; 2]>::try_from(names).unwrap();
@@ -103,11 +103,14 @@ fn a_restore_is_created_listed_described_and_deleted() {
     assert_eq!((&one["kind"], &one["metadata"]["name"]), (&json!("Restore"), &json!("one")));
     let described = place.ok(&["restore", "describe", "one"]);
     assert!(described.contains("\nPhase:  New\n"), "{described}");
-    place.refused(&["restore", "logs", "one"], &["has no log yet", "it is New"]);
-    place.refused(&["restore", "logs", "none"], &["no restore `none`", "`bowline restore get`"]);
+    place.refused(&["restore", "logs", "one"], &["has no log yet", "the phase is New"]);
+    place.refused(
+        &["restore", "logs", "none"],
+        &["restore `none` not found", "`bowline restore get`"],
+    );
 
     place.refused(&["restore", "delete", "one"], &["--confirm"]);
-    place.refused(&["restore", "delete", "none", "--confirm"], &["no restore `none`"]);
+    place.refused(&["restore", "delete", "none", "--confirm"], &["restore `none` not found"]);
     place.ok(&["restore", "delete", "-l", "a=b", "--confirm"]);
     assert_eq!(place.names::<Restore>(), [second]);
     place.ok(&["restore", "delete", "--all", "--confirm"]);
@@ -130,7 +133,7 @@ fn an_answer_may_come_through_a_pipe() {
     };
     let no = answered("n\n");
     assert_eq!(no.code, Some(0), "{}", no.stderr);
-    assert!(no.stderr.ends_with("[y/N] n\nnothing is deleted\n"), "{}", no.stderr);
+    assert!(no.stderr.ends_with("[y/N] n\nnothing was deleted\n"), "{}", no.stderr);
     let yes = answered("y\n");
     assert_eq!(yes.code, Some(0), "{}", yes.stderr);
     assert_eq!(place.names::<Restore>(), [] as [&str; 0]);
@@ -140,7 +143,7 @@ fn an_answer_may_come_through_a_pipe() {
 fn of_a_schedule_the_command_or_the_server_chooses_the_backup() {
     let place = cluster().place("restore-schedule");
     let schedule = ["restore", "create", "--from-schedule", "nightly"];
-    place.refused(&schedule, &["no schedule `nightly`"]);
+    place.refused(&schedule, &["schedule `nightly` not found"]);
     place.put("Schedule", "nightly", json!({"spec": {"schedule": "@daily", "template": {}}}));
     place.refused(&schedule, &["schedule `nightly` has no backups"]);
     let labels = json!({"labels": {"velero.io/schedule-name": "nightly"}});
@@ -218,15 +221,15 @@ fn describe_and_logs_show_what_the_storage_location_holds_and_leave_no_request()
     );
     let described = place.ok(&["restore", "describe", "r"]);
     for line in [
-        "Errors:    1 <cannot read RestoreResults: the server cannot give it out: the location is \
+        "Errors:    1 <cannot read RestoreResults: the server cannot provide the file: the location is \
          unavailable>",
-        "Restored Volumes:  <cannot read RestoreVolumeInfo: the storage location answers 403 \
+        "Restored Volumes:  <cannot read RestoreVolumeInfo: the storage location responded with 403 \
          Forbidden: AccessDenied>",
         "Total items to be restored:  3",
     ] {
         assert!(described.contains(line), "no {line:?} in {described}");
     }
-    let words = ["cannot print the log of restore `r`", "the download broke off"];
+    let words = ["cannot print the log of restore `r`", "the download was interrupted"];
     let said = place.refused(&["restore", "logs", "r"], &words);
     assert!(!said.contains(SIGNATURE) && !described.contains(SIGNATURE), "{said}");
     assert_eq!(place.names::<DownloadRequest>(), [] as [&str; 0]);
@@ -253,8 +256,7 @@ fn waiting_tells_each_phase_and_how_it_ended() {
         place.set_status::<Restore>(name, &status);
         assert_eq!(next(), format!("{name}: {phase}"));
         let errors = if code == 1 { "1 error" } else { "0 errors" };
-        let end =
-            format!("restore `{name}` has ended as {phase}: 3 of 3 items, {errors}, 0 warnings");
+        let end = format!("restore `{name}` {phase} (3/3 items, {errors}, 0 warnings)");
         assert_eq!(next(), end);
         if code == 1 {
             assert_eq!([next(), next()], ["error: oh", "warning: hm"]);
@@ -280,7 +282,7 @@ pub(crate) fn works_with_velero(place: &Place, velero: &Velero) {
 
     let ended = place.run(&with(&["--wait"]));
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    assert!(ended.stderr.contains("restore `copy` has ended as Completed"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("restore `copy` Completed"), "{}", ended.stderr);
     let described = place.ok(&["restore", "describe", "copy", "--details"]);
     assert!(described.contains("    - velero-copy/settings(created)\n"), "{described}");
     assert_eq!(place.names::<DownloadRequest>(), left);

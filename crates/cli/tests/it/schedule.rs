@@ -50,11 +50,11 @@ fn a_schedule_is_created_paused_and_deleted() {
     let place = cluster().place("schedule-life");
     let create = ["schedule", "create", "one", "--schedule=@every 1h", "--labels=of=test"];
     let said = place.run(&create).stderr;
-    assert!(said.contains("schedule `one` is created; see `bowline schedule get one`"), "{said}");
-    place.refused(&create, &["there is a schedule `one` already"]);
+    assert!(said.contains("schedule `one` created; see `bowline schedule get one`"), "{said}");
+    place.refused(&create, &["schedule `one` already exists"]);
     place.refused(
         &["schedule", "create", "x", "--schedule=@daily", "--storage-location=none"],
-        &["no backup location `none`"],
+        &["backup location `none` not found"],
     );
     place.ok(&["create", "schedule", "two", "--schedule=@daily", "--skip-immediately"]);
     assert_eq!(place.get::<Schedule>("two").spec.skip_immediately, Some(true));
@@ -79,14 +79,17 @@ fn a_schedule_is_created_paused_and_deleted() {
     let described = place.ok(&["describe", "schedules", "two", "-o", "json"]);
     let described: Value = serde_json::from_str(&described).unwrap();
     assert_eq!(described["validationErrors"], json!(["invalid schedule: x"]));
-    place.refused(&["schedule", "describe", "none"], &["no schedule `none`", "schedule get`"]);
+    place.refused(
+        &["schedule", "describe", "none"],
+        &["schedule `none` not found", "schedule get`"],
+    );
 
     let said = place.run(&["schedule", "pause", "one", "two"]).stderr;
     assert_eq!(said, "schedule `one` is paused\nschedule `two` is paused\n");
     let two: Schedule = place.get("two");
     assert_eq!((two.spec.paused, two.spec.skip_immediately), (true, None));
     let said = place.run(&["schedule", "pause", "--all"]).stderr;
-    assert_eq!(said.matches("is paused already").count(), 2, "{said}");
+    assert_eq!(said.matches("is already paused").count(), 2, "{said}");
     place.ok(&["schedule", "unpause", "-l", "of=test", "--skip-immediately=false"]);
     let one: Schedule = place.get("one");
     assert_eq!((one.spec.paused, one.spec.skip_immediately), (false, Some(false)));

@@ -51,7 +51,7 @@ fn version_tells_both_and_leaves_no_request() {
     let ended = place.run(&["version"]);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     assert_eq!(ended.stdout, format!("{client}Server:\n\tVersion: v99.1.0\n"));
-    assert!(ended.stderr.contains("update the client"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("upgrade the client"), "{}", ended.stderr);
     drop(server);
     assert_eq!(place.names::<ServerStatusRequest>(), [""; 0]);
 
@@ -60,7 +60,7 @@ fn version_tells_both_and_leaves_no_request() {
     assert_eq!((ended.code, ended.stdout.as_str()), (Some(2), client));
     let lines: Vec<&str> = ended.stderr.lines().collect();
     let [line] = lines.as_slice() else { panic!("not one line: {}", ended.stderr) };
-    for word in ["no server has answered within 300ms", "`status-version`", "--client-only"] {
+    for word in ["no response from a server within 300ms", "`status-version`", "--client-only"] {
         assert!(line.contains(word), "{line}");
     }
     assert_eq!(place.names::<ServerStatusRequest>(), [""; 0]);

@@ -15,7 +15,7 @@ fn what_is_wrong_with_a_command_line_is_told_in_one_line() {
             &["'remote'", "possible values are auto, cloud, local"],
         ),
         (&["create", "l", "--provider=aws", "--credential=a"], &["expected one SECRET=KEY"]),
-        (&["set", "l"], &["nothing is to be changed", "--snapshot-type"]),
+        (&["set", "l"], &["nothing to change", "--snapshot-type"]),
         (&["delete"], &["not provided", "<NAMES"]),
         (&["delete", "l", "--all"], &["--all"]),
     ] {
@@ -51,7 +51,7 @@ fn a_location_is_created_changed_and_forgotten() {
     let create = ["snapshot-location", "create", "one", "--provider=x.io/a"];
     let more = ["--config=a=b", "--labels=of=test", "--snapshot-type=local"];
     place.ok(&[&create[..], &more].concat());
-    place.refused(&create, &["there is a snapshot location `one` already"]);
+    place.refused(&create, &["snapshot location `one` already exists"]);
     place.ok(&["snapshot-location", "create", "two", "--provider=aws"]);
 
     let table = place.ok(&["snapshot-location", "get"]);
@@ -64,7 +64,7 @@ fn a_location_is_created_changed_and_forgotten() {
     assert_eq!(one["spec"], json!({"provider": "x.io/a", "config": {"a": "b"}}));
     place.refused(
         &["snapshot-location", "get", "none"],
-        &["no snapshot location `none`", "`bowline snapshot-location get`"],
+        &["snapshot location `none` not found", "`bowline snapshot-location get`"],
     );
 
     place.ok(&["snapshot-location", "set", "one", "--credential=cloud=key"]);
@@ -81,7 +81,7 @@ fn a_location_is_created_changed_and_forgotten() {
     place.refused(&["snapshot-location", "delete", "x", "--confirm"], &["location `x`"]);
     let ended = place.run(&["snapshot-location", "delete", "-l", "of=test", "--confirm"]);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    let warning = "warning: 1 backup has, or may have, snapshots that were taken with `one`";
+    let warning = "warning: 1 backup has, or may have, snapshots taken with `one`";
     assert!(ended.stderr.contains(warning), "{}", ended.stderr);
     assert_eq!(place.names::<VolumeSnapshotLocation>(), ["two"]);
     place.set_status::<Backup>("b", &json!({"volumeSnapshotsAttempted": 0}));

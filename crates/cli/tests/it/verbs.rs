@@ -93,7 +93,7 @@ fn as_a_plugin_of_kubectl_it_says_so() {
     let help = run(&["backup", "get", "--help"]).stdout;
     assert!(help.contains("Usage: kubectl bowline backup get"), "{help}");
     let said = run(&["backup", "get", "none"]).stderr;
-    assert!(said.contains("`kubectl bowline backup get` lists"), "{said}");
+    assert!(said.contains("run `kubectl bowline backup get` for a list"), "{said}");
     let said = run(&["backup", "gte"]).stderr;
     assert!(said.contains("see `kubectl bowline backup --help`"), "{said}");
 }

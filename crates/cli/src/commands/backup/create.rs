@@ -19,32 +19,32 @@ use crate::listing::{self, ObjectFormat};
 use crate::output;
 use crate::run::{self, Named};
 
-/// Make a backup
+/// Create a backup
 ///
-/// Lists take several values separated by commas, or the flag several times.
+/// List flags take comma-separated values and can be repeated.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The name of the backup; may be left out with --from-schedule
+    /// Name of the backup; optional with --from-schedule
     name: Option<String>,
 
-    /// Take everything from the template of this schedule; flags that say otherwise are ignored. The
-    /// name is then the schedule's and the time, unless one is given
+    /// Use the template of this schedule; flags that contradict it are ignored. Unless NAME is
+    /// given, the backup is named after the schedule and the current time
     #[arg(long, value_name = "NAME")]
     from_schedule: Option<String>,
 
-    /// Labels to put on the backup
+    /// Labels to add to the backup
     #[arg(long, value_name = "KEY=VALUE,…", value_parser = flags::pairs)]
     labels: Vec<Pairs>,
 
-    /// Annotations to put on the backup; a pair with a comma in it is put in double quotes
+    /// Annotations to add to the backup; put a pair that contains a comma in double quotes
     #[arg(long, value_name = "KEY=VALUE,…", value_parser = flags::pairs)]
     annotations: Vec<Pairs>,
 
-    /// Wait until the backup is over; exits with 1 unless it is complete
+    /// Wait until the backup has ended; exit with 1 unless it is Completed
     #[arg(short, long)]
     wait: bool,
 
-    /// Print the backup instead of making it
+    /// Print the backup instead of creating it
     #[arg(short, long, value_name = "FORMAT", conflicts_with = "wait")]
     output: Option<ObjectFormat>,
 
@@ -62,7 +62,7 @@ pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::
     let asked = spec(&args.what, &args.how)?;
     let Some(schedule) = &args.from_schedule else {
         let Some(name) = &args.name else {
-            bail!("the backup needs a name; only with --from-schedule it can be left out");
+            bail!("a backup name is required unless --from-schedule is given");
         };
         let mut backup = Backup::new(BackupName::new(name)?.as_str(), asked);
         decorate(&mut backup, &args);
@@ -82,8 +82,8 @@ pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::
     // As Velero does, which says nothing.
     if asked != spec(&What::default(), &How::default())? {
         output::say(
-            "warning: --from-schedule takes what to back up and how from the schedule; the other flags \
-             are ignored, except --labels, --annotations and --snapshot-type",
+            "warning: --from-schedule uses the schedule's template; the other flags are ignored, \
+             except --labels, --annotations and --snapshot-type",
         );
     }
     let name = args.name.as_ref().map(BackupName::new).transpose()?;
@@ -117,8 +117,8 @@ async fn hint_if_nobody_is_there(installation: &Installation) {
     let locations = listing::find::<BackupStorageLocation>(installation, &[], None).await;
     if locations.is_ok_and(|locations| locations.is_empty()) {
         output::say(format_args!(
-            "hint: namespace `{}` has no backup location, so that probably no server works in it; name the \
-             server's namespace with -n",
+            "hint: namespace `{}` has no backup location, so probably no server runs in it; name \
+             the server's namespace with -n",
             installation.namespace()
         ));
     }
@@ -138,8 +138,9 @@ fn from_schedule(
 ) -> anyhow::Result<Backup> {
     let name = match name {
         Some(name) => name.clone(),
-        None => BackupName::new(schedule::backup_name(schedule, now))
-            .context("the schedule's name leaves no room for the time; give the backup a name")?,
+        None => BackupName::new(schedule::backup_name(schedule, now)).context(
+            "the schedule's name leaves no room for the timestamp; give the backup a name",
+        )?,
     };
     let mut backup = schedule::backup(schedule, now);
     backup.metadata.name = Some(name.to_string());

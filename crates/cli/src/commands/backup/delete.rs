@@ -29,22 +29,23 @@ const OUTAGE_LIMIT: Duration = Duration::from_mins(2);
 
 /// Delete backups
 ///
-/// The server deletes a backup with its files, its snapshots and its restores; one that runs is stopped
-/// first. What was restored stays. A backup with data that the server cannot delete is kept, whole, and
-/// --wait says why.
+/// The server deletes each backup with its files, snapshots and restores, and cancels it first if
+/// it is running. Restored objects are not touched. A backup with data that the server cannot
+/// delete is kept in full, and --wait prints the reason.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     deletion: Deletion,
 
-    /// Wait until they are gone, and fail if one is not
+    /// Wait until the backups are deleted; fail if one is not
     #[arg(short, long)]
     wait: bool,
 
-    /// Remove only the Backup resource, and list what stays behind: files, snapshots
+    /// Remove only the Backup resource, and list the files and snapshots left behind
     ///
-    /// For a storage location that does not come back: neither it nor the server is asked. While the files are there, the
-    /// server brings the backup into the cluster again as soon as it can read them.
+    /// For a storage location that is permanently lost: neither the location nor the server is
+    /// contacted. While the files exist, the server syncs the backup into the cluster again as soon
+    /// as it can read them.
     #[arg(long, conflicts_with = "wait")]
     forget: bool,
 }
@@ -55,10 +56,11 @@ pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::
         let names = names.join(", ");
         Ok(if args.forget {
             format!(
-                "The backup(s) {names} will be forgotten; their files and snapshots stay behind."
+                "Backup(s) {names} will be removed from the cluster; their files and snapshots are \
+                 left behind."
             )
         } else {
-            format!("The backup(s) {names} will be deleted, with their snapshots and restores.")
+            format!("Backup(s) {names} will be deleted with their snapshots and restores.")
         })
     };
     let backups: Vec<Backup> = args.deletion.choose(&installation, question).await?;
@@ -75,15 +77,15 @@ pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::
         let api = installation.api::<DeleteBackupRequest>();
         let (params, request) = (PostParams::default(), request(backup));
         let creating = api.create(&params, &request);
-        let doing = format!("ask for backup `{name}` to be deleted");
+        let doing = format!("request the deletion of backup `{name}`");
         requests.push(installation.ask(&doing, creating).await?);
-        output::say(format_args!("the server is asked to delete backup `{name}`"));
+        output::say(format_args!("backup `{name}`: deletion requested"));
     }
     if args.wait {
         return wait(&installation, &requests).await;
     }
     let hint = installation.hint("backup get");
-    output::say(format_args!("{hint} shows a backup until it is gone"));
+    output::say(format_args!("{hint} lists a backup until it is deleted"));
     Ok(Exit::Success)
 }
 
@@ -109,22 +111,22 @@ async fn wait(
     let asked_to_end = until_asked_to_end()?;
     tokio::pin!(asked_to_end);
     let mut exit = Exit::Success;
-    output::say("waiting until the server has answered");
+    output::say("waiting for the server to complete the deletion");
     for request in requests {
         let name = &request.spec.backup_name;
         let errors = tokio::select! {
             errors = errors(installation, request) => errors?,
             ended = &mut asked_to_end => {
-                output::say("the server goes on without this command");
+                output::say("the server continues without this command");
                 return Ok(ended);
             }
         };
         if errors.is_empty() {
-            output::say(format_args!("backup `{name}` is deleted"));
+            output::say(format_args!("backup `{name}` deleted"));
             continue;
         }
         exit = Exit::Failed;
-        output::say(format_args!("backup `{name}` is not deleted, or not wholly:"));
+        output::say(format_args!("backup `{name}` was not deleted, or not completely:"));
         for error in &errors {
             output::say(format_args!("  {}", harmless(error)));
         }
@@ -159,18 +161,18 @@ async fn errors(
                 return without_request(installation, request).await;
             }
             Ok(Err(error)) if !is_transient(&error) => {
-                let doing = format!("wait for the end of backup `{name}`");
+                let doing = format!("wait for the deletion of backup `{name}`");
                 return Err(installation.explain(&doing, error));
             }
             Ok(Err(error)) => Some(brief(&error)),
-            Err(_) => Some("it does not answer".to_owned()),
+            Err(_) => Some("no response".to_owned()),
         };
         if let Some(error) = error {
             let since = *away_since.get_or_insert_with(Instant::now);
             if since.elapsed() > OUTAGE_LIMIT {
                 bail!(
-                    "the cluster cannot be reached for {} s: {error}; the server may go on without \
-                     this command",
+                    "the cluster has been unreachable for {} s: {error}; the server may continue \
+                     without this command",
                     OUTAGE_LIMIT.as_secs()
                 );
             }
@@ -188,7 +190,7 @@ async fn without_request(
     let wanted = request.labels().get(label::BACKUP_UID);
     match listing::get_opt::<Backup>(installation, name).await? {
         Some(backup) if backup.uid().as_ref() == wanted => Ok(vec![
-            "the request was removed before it was fulfilled; there may be a later one".to_owned(),
+            "the request was removed before it was completed; there may be a newer one".to_owned(),
         ]),
         _ => Ok(Vec::new()),
     }
@@ -205,9 +207,9 @@ fn waits_for(request: &DeleteBackupRequest, namespace: &str) -> String {
     let name = &request.spec.backup_name;
     if is_new(request) {
         format!(
-            "hint: the request to delete backup `{name}` is still New: the backup is being stopped, or \
-             no server runs in namespace `{namespace}`; waiting on, Ctrl-C leaves the request to the \
-             server"
+            "hint: the request to delete backup `{name}` is still New: the backup is being \
+             canceled, or no server runs in namespace `{namespace}`; still waiting, Ctrl-C leaves \
+             the request to the server"
         )
     } else {
         format!("the server is still deleting backup `{name}`")

@@ -24,23 +24,23 @@ const STDOUT: &str = "-";
 /// How often a line about progress is worth it, where there is no bar.
 const PROGRESS_PAUSE: Duration = Duration::from_secs(10);
 
-/// Download the archive with the objects of a backup
+/// Download the object archive of a backup
 ///
-/// The data of volumes is not in it.
+/// Volume data is not included.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The backup
+    /// Name of the backup
     name: String,
 
-    /// The file to write, or - for standard output [default: NAME-data.tar.gz in this folder]
+    /// File to write; - for standard output [default: NAME-data.tar.gz in the current directory]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
-    /// Replace the file if there is one
+    /// Overwrite the file if it exists
     #[arg(long)]
     force: bool,
 
-    /// How long the server may take to hand it out; the download itself takes as long as it takes
+    /// Time limit for the server to provide the file; the download itself is not limited
     #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = flags::timeout)]
     timeout: Duration,
 
@@ -61,7 +61,7 @@ pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::
     };
     let to_stdout = target == Path::new(STDOUT);
     if to_stdout && io::stdout().is_terminal() {
-        bail!("an archive is nothing for a terminal; send it into a file or a program");
+        bail!("refusing to write an archive to a terminal; redirect it to a file or a program");
     }
     if !to_stdout {
         check(&target, args.force)?;
@@ -79,7 +79,7 @@ pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::
             let size = downloaded.with_context(|| format!("cannot download backup `{name}`"))?;
             if !to_stdout {
                 let path = target.display();
-                output::say(format_args!("backup `{name}` is in {path}, {}", BinaryBytes(size)));
+                output::say(format_args!("backup `{name}` saved to {path}, {}", BinaryBytes(size)));
             }
             Ok(Exit::Success)
         }
@@ -95,10 +95,10 @@ fn check(target: &Path, force: bool) -> anyhow::Result<()> {
     let path = target.display();
     let Ok(metadata) = target.symlink_metadata() else { return Ok(()) };
     if !force {
-        bail!("{path} is there already; replace it with --force, or choose another with -o");
+        bail!("{path} already exists; overwrite it with --force, or choose another file with -o");
     }
     if !metadata.is_file() {
-        bail!("{path} is no file; choose one with -o");
+        bail!("{path} is not a regular file; choose another with -o");
     }
     Ok(())
 }
@@ -196,7 +196,7 @@ mod tests {
         std::fs::write(&file, "mine").unwrap();
         assert!(check(&file, false).unwrap_err().to_string().contains("--force"));
         assert!(check(&file, true).is_ok());
-        assert!(check(folder.path(), true).unwrap_err().to_string().contains("no file"));
+        assert!(check(folder.path(), true).unwrap_err().to_string().contains("not a regular file"));
         assert!(check(Path::new("/dev/null"), true).is_err());
     }
 }

@@ -17,38 +17,38 @@ use crate::installation::Installation;
 use crate::listing::{self, ObjectFormat};
 use crate::trust;
 
-/// Add a place for backups
+/// Create a backup storage location
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The name of the location
+    /// Name of the location
     name: String,
 
-    /// Who keeps the objects: the name of an object store plugin, such as aws
+    /// Provider: the name of an object store plugin, such as aws
     #[arg(long, value_name = "NAME")]
     provider: String,
 
-    /// The bucket
+    /// Bucket to use
     #[arg(long, value_name = "NAME", value_parser = bucket)]
     bucket: String,
 
-    /// The folder in the bucket [default: its root]
+    /// Prefix in the bucket [default: none]
     #[arg(long, value_name = "PATH")]
     prefix: Option<String>,
 
-    /// The key of a Secret with the credentials of this location [default: the server's]
+    /// Secret and key with the credentials for this location [default: the server's]
     #[arg(long, value_name = "SECRET=KEY", value_parser = flags::credential)]
     credential: Option<SecretKeySelector>,
 
-    /// Let backups that name no location go here
+    /// Make this the default location for backups
     #[arg(long)]
     default: bool,
 
-    /// How often to bring backups found here into the cluster; 0s for never [default: the server's,
-    /// 1m]
+    /// Interval at which backups found here are synced into the cluster; 0s for never [default: the
+    /// server's, 1m]
     #[arg(long, value_name = "DURATION", value_parser = flags::duration)]
     backup_sync_period: Option<Duration>,
 
-    /// How often to check that the location can be used; 0s for never [default: the server's, 1m]
+    /// Interval at which the location is validated; 0s for never [default: the server's, 1m]
     #[arg(long, value_name = "DURATION", value_parser = flags::duration)]
     validation_frequency: Option<Duration>,
 
@@ -56,19 +56,19 @@ pub(crate) struct Args {
     #[arg(long, value_name = "KEY=VALUE,…", value_parser = flags::pairs)]
     config: Vec<Pairs>,
 
-    /// Labels to put on the location
+    /// Labels to add to the location
     #[arg(long, value_name = "KEY=VALUE,…", value_parser = flags::pairs)]
     labels: Vec<Pairs>,
 
-    /// A file with certificates to trust when talking to the provider
+    /// CA certificate file to trust for connections to the provider
     #[arg(long, value_name = "FILE")]
     cacert: Option<PathBuf>,
 
-    /// What may be done with backups here
+    /// Access mode of the location
     #[arg(long, value_name = "MODE", default_value = "ReadWrite")]
     access_mode: Mode,
 
-    /// Print the location instead of adding it
+    /// Print the location instead of creating it
     #[arg(short, long, value_name = "FORMAT")]
     output: Option<ObjectFormat>,
 }
@@ -76,9 +76,9 @@ pub(crate) struct Args {
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 #[value(rename_all = "PascalCase")]
 enum Mode {
-    /// Restore, add and delete
+    /// Backups can be created, restored and deleted
     ReadWrite,
-    /// Restore only
+    /// Backups can only be restored
     ReadOnly,
 }
 
@@ -127,9 +127,9 @@ fn location(args: &Args, certificates: Option<Vec<u8>>) -> anyhow::Result<Backup
 
 fn bucket(text: &str) -> Result<String, String> {
     match text {
-        "" => Err("it needs a name".to_owned()),
+        "" => Err("must not be empty".to_owned()),
         text if text.contains('/') => {
-            Err("it has no slash; name a folder with --prefix".to_owned())
+            Err("must not contain a slash; set a prefix with --prefix".to_owned())
         }
         text => Ok(text.to_owned()),
     }

@@ -11,10 +11,10 @@ use crate::listing::{self, Kind};
 use crate::output;
 use crate::selection::{self, Deletion};
 
-/// Forget a place for backups
+/// Delete backup storage locations
 ///
-/// Nothing in the bucket is touched. The cluster forgets the location, and with it its backups and
-/// repositories: they come back when a location for the same bucket is created.
+/// Bucket contents are not touched. The backups and repositories of the location are removed from
+/// the cluster with it; they reappear when a location for the same bucket is created.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -25,7 +25,8 @@ pub(crate) async fn run(args: &Args, installation: &InstallationArgs) -> anyhow:
     let installation = Installation::connect(installation).await?;
     let question = async |names: &[String]| {
         Ok(format!(
-            "The cluster will forget the location(s) {} and their backups; the buckets stay as they are.",
+            "Location(s) {} and their backups will be removed from the cluster; the buckets are \
+             not touched.",
             names.join(", ")
         ))
     };
@@ -50,11 +51,16 @@ async fn forget_backups(installation: &Installation, location: &str) -> anyhow::
         listing::delete::<Backup>(installation, &backup.name_any()).await?;
     }
     if !over.is_empty() {
-        output::say(format_args!("{} of its backups are forgotten", over.len()));
+        output::say(format_args!(
+            "backups of the location removed from the cluster: {}",
+            over.len()
+        ));
     }
     for backup in running {
         let (name, phase) = (backup.name_any(), phase(&backup));
-        output::say(format_args!("warning: its backup `{name}` is {phase} and is kept"));
+        output::say(format_args!(
+            "warning: backup `{name}` of the location is {phase} and was kept"
+        ));
     }
     Ok(())
 }

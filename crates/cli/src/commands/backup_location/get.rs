@@ -15,7 +15,7 @@ use crate::listing::Kind as _;
 use crate::moment;
 use crate::table::{self, Listed};
 
-/// List the places for backups
+/// List backup storage locations
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]

@@ -15,21 +15,21 @@ use crate::installation::Installation;
 use crate::listing::{self, Kind as _};
 use crate::{flags, output, trust};
 
-/// Change a place for backups
+/// Change a backup storage location
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The location to change
+    /// Name of the location
     name: String,
 
-    /// A file with certificates to trust when talking to the provider
+    /// CA certificate file to trust for connections to the provider
     #[arg(long, value_name = "FILE")]
     cacert: Option<PathBuf>,
 
-    /// The key of a Secret with the credentials of this location
+    /// Secret and key with the credentials for this location
     #[arg(long, value_name = "SECRET=KEY", value_parser = flags::credential)]
     credential: Option<SecretKeySelector>,
 
-    /// Whether backups that name no location go here
+    /// Make this the default location for backups
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", value_parser = flags::boolean)]
     default: Option<bool>,
@@ -38,7 +38,7 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::Result<Exit> {
     let certificates = args.cacert.as_deref().map(trust::read_file).transpose()?;
     let Some(patch) = patch(&args, certificates) else {
-        bail!("nothing is to be changed; say what with --cacert, --credential or --default");
+        bail!("nothing to change; add --cacert, --credential or --default");
     };
     let installation = Installation::connect(installation).await?;
     // One that is not there is told with a hint.
@@ -47,7 +47,7 @@ pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::
         check_no_other_default(&installation, &args.name).await?;
     }
     listing::change::<BackupStorageLocation>(&installation, &args.name, &patch).await?;
-    output::say(format_args!("{} `{}` is changed", BackupStorageLocation::NOUN, args.name));
+    output::say(format_args!("{} `{}` changed", BackupStorageLocation::NOUN, args.name));
     Ok(Exit::Success)
 }
 

@@ -79,7 +79,7 @@ pub(super) async fn take(
         bail!("the backup is not complete: {}", serde_json::to_string(&status)?);
     }
     if wants_kill && upload.kills == 0 {
-        bail!("the upload was over before the server could be killed");
+        bail!("the upload ended before the server could be killed");
     }
     let thawed = thawed(&status.freeze_windows).context("no pod was frozen")?;
     let uploaded = upload.ended.context("nothing was uploaded")?;
@@ -130,7 +130,7 @@ impl Upload {
         server.kill()?;
         self.kills += 1;
         Ok(Some(format!(
-            "killed the server with SIGKILL in the middle of the upload, at {}, and started another one",
+            "killed the server with SIGKILL during the upload, at {}, and started another one",
             middle.bytes
         )))
     }
@@ -146,9 +146,9 @@ fn is_in_the_middle(transfer: &Transfer) -> bool {
 pub(super) fn show(server: &Server, taken: &Taken) -> anyhow::Result<String> {
     let folder = server.files();
     let mut rows = Vec::new();
-    for file in std::fs::read_dir(&folder).context("cannot look at the backup")? {
-        let file = file.context("cannot look at the backup")?;
-        let size = file.metadata().context("cannot look at the backup")?.len();
+    for file in std::fs::read_dir(&folder).context("cannot read the backup")? {
+        let file = file.context("cannot read the backup")?;
+        let size = file.metadata().context("cannot read the backup")?.len();
         rows.push([file.file_name().to_string_lossy().into_owned(), size.to_string()]);
     }
     rows.sort();
@@ -160,7 +160,7 @@ pub(super) fn show(server: &Server, taken: &Taken) -> anyhow::Result<String> {
     Ok(format!(
         "\nThe backup is complete, with {items} items. The files are in Velero's bucket layout, in\n{}:\n\n{}\n\
          Freeze time of each pod, from the first pre-hook to the end of the last post-hook:\n\n{}\n\
-         The upload of the volume came afterwards, slowed down so that it can be seen, and took {:.1} s.\n",
+         The volume was uploaded afterwards, slowed down for this demo, in {:.1} s.\n",
         folder.display(),
         output::table(["FILE", "BYTES"], rows),
         output::table(["NAMESPACE", "POD", "FROZEN"], windows.collect()),
@@ -172,8 +172,8 @@ pub(super) fn show(server: &Server, taken: &Taken) -> anyhow::Result<String> {
 pub(super) fn show_orders(hold: Hold, now: &Files) -> String {
     let orders = orders::orders(now.bytes_of(JOURNAL).unwrap_or_default());
     format!(
-        "The database held still for {} ms, with {} orders in its journal. By now there are {orders}.\n\
-         Its volume has {} files, folders and links with {}.\n",
+        "The database was frozen for {} ms, with {} orders in its journal. Now there are {orders}.\n\
+         The volume has {} files, directories and links with {}.\n",
         hold.lasted.as_millis(),
         hold.orders(),
         now.count(),

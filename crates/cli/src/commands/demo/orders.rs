@@ -56,7 +56,7 @@ impl Orders {
     pub(super) fn start(journal: &Path, requests: &Path) -> anyhow::Result<Self> {
         let file = File::options().append(true).open(journal);
         let file = file.with_context(|| format!("cannot open {}", journal.display()))?;
-        let bytes = file.metadata().context("cannot look at the orders")?.len();
+        let bytes = file.metadata().context("cannot read the orders")?.len();
         let (stop, last_hold) = (Arc::default(), Arc::default());
         let mut writer = Writer {
             file,
@@ -80,7 +80,7 @@ impl Orders {
         self.stop.store(true, Relaxed);
         match self.thread.take().map(JoinHandle::join) {
             Some(Ok(written)) => written.context("cannot write orders"),
-            Some(Err(_)) => bail!("the database has ended by itself"),
+            Some(Err(_)) => bail!("the database has exited unexpectedly"),
             None => Ok(()),
         }
     }

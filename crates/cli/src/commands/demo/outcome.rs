@@ -51,7 +51,7 @@ impl Target {
 
     pub(super) fn write(mut self, outcome: &Outcome) -> anyhow::Result<()> {
         let text = serde_json::to_string_pretty(outcome)? + "\n";
-        self.0.write_all(text.as_bytes()).context("cannot write what has come of it")
+        self.0.write_all(text.as_bytes()).context("cannot write the results")
     }
 }
 

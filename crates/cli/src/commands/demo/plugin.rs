@@ -21,13 +21,13 @@ enum Origin {
 
 /// Finds the plugin, or builds it. May take minutes the first time.
 pub(super) async fn locate() -> anyhow::Result<PathBuf> {
-    let ours = std::env::current_exe().context("cannot find out where this program is")?;
+    let ours = std::env::current_exe().context("cannot find the path of this program")?;
     let folder = ours.parent().unwrap_or(Path::new("/"));
     let is_run_by_cargo = std::env::var_os("CARGO").is_some();
     let how_to = || {
         format!(
-            "the demo needs the plugin {BINARY}: put it into {}, beside this program; \
-             `cargo build --release --package {BINARY}` in Bowline's sources makes it",
+            "the demo needs the plugin {BINARY}: put it into {}, next to this program; build it \
+             with `cargo build --release --package {BINARY}` in Bowline's sources",
             folder.display()
         )
     };

@@ -146,8 +146,8 @@ fn lasting(object: &Value) -> Value {
 
 fn gone(before: &Before) -> String {
     format!(
-        "\nThe application is gone. Of its {} objects, pods included, none is left, and none of its {} \
-         files.\n",
+        "\nThe application is gone: none of its {} objects, pods included, and none of its {} files \
+         is left.\n",
         before.objects.len(),
         before.files.count(),
     )
@@ -157,15 +157,15 @@ fn gone(before: &Before) -> String {
 fn show_files(volume: &Path, before: &Before, after: &Files, differences: &[String]) -> String {
     let verdict = if differences.is_empty() {
         format!(
-            "All {} files, folders and links are back in {},\n\
-             with the checksums, modes, times and targets that they had.\n",
+            "All {} files, directories and links are restored in {},\n\
+             with their original checksums, modes, times and targets.\n",
             before.files.count(),
             volume.display(),
         )
     } else {
         let told = differences.iter().take(TOLD).map(|line| format!("  {}\n", harmless(line)));
         format!(
-            "{} files, folders or links in {}\nare not what they were:\n{}",
+            "{} files, directories or links in {}\ndiffer from the originals:\n{}",
             differences.len(),
             volume.display(),
             told.collect::<String>(),
@@ -173,7 +173,7 @@ fn show_files(volume: &Path, before: &Before, after: &Files, differences: &[Stri
     };
     let restored = after.bytes_of(JOURNAL).map_or(0, orders::orders);
     format!(
-        "\n{verdict}The journal has {restored} orders; it had {} when the database held still.\n",
+        "\n{verdict}The journal has {restored} orders; it had {} when the database was frozen.\n",
         before.hold.orders(),
     )
 }
@@ -194,14 +194,14 @@ fn show(items: i64, fates: &[(&Id, Fate)]) -> String {
     });
     let table = output::table(["NAMESPACE", "KIND", "NAME", "RESTORED"], rows.collect());
     let verdict = match fates.iter().filter(|(_, fate)| *fate != Fate::Equal).count() {
-        0 => format!("All {total} objects are back, and equal to the originals"),
-        bad => format!("{bad} of {total} objects are not what they were"),
+        0 => format!("All {total} objects are restored and equal to the originals"),
+        bad => format!("{bad} of {total} objects differ from the originals"),
     };
     format!(
         "\nThe restore is complete, with {items} items. {verdict}:\n\n{table}\n\
-         Not compared is what servers and controllers write by themselves, such as uids, times, status\n\
-         and the addresses of services; the folder of the volume, which is a new one; and the labels that\n\
-         a restore puts on objects.\n"
+         Fields that servers and controllers set, such as uids, times, status and the addresses of services,\n\
+         are not compared; neither are the directory of the volume, which is a new one, and the labels that\n\
+         a restore adds to objects.\n"
     )
 }
 
@@ -324,13 +324,11 @@ mod tests {
         let told = |differences: &[String]| {
             show_files(Path::new("/v"), &before, &Files::default(), differences)
         };
-        assert!(
-            told(&[]).contains("with the checksums, modes, times and targets that they had.\n")
-        );
+        assert!(told(&[]).contains("with their original checksums, modes, times and targets.\n"));
         let many: Vec<String> =
             (0..50).map(|number| format!("{number}\u{1b} is missing")).collect();
         let shown = told(&many);
-        assert!(shown.contains("50 files, folders or links in /v\nare not what they were:"));
+        assert!(shown.contains("50 files, directories or links in /v\ndiffer from the originals:"));
         assert_eq!(shown.matches("is missing").count(), TOLD);
         assert!(!shown.contains('\u{1b}'), "{shown:?}");
         assert!(shown.contains("has 0 orders; it had 10 when"), "{shown}");
@@ -363,19 +361,19 @@ mod tests {
         let shown = show(28, &compare(&before, &before));
         assert_eq!(
             shown,
-            "\nThe restore is complete, with 28 items. All 2 objects are back, and equal to the originals:\n\n\
+            "\nThe restore is complete, with 28 items. All 2 objects are restored and equal to the originals:\n\n\
              NAMESPACE   KIND        NAME   RESTORED\n\
              n           ConfigMap   c      equal\n\
              n           Service     s      equal\n\n\
-             Not compared is what servers and controllers write by themselves, such as uids, times, status\n\
-             and the addresses of services; the folder of the volume, which is a new one; and the labels that\n\
-             a restore puts on objects.\n"
+             Fields that servers and controllers set, such as uids, times, status and the addresses of services,\n\
+             are not compared; neither are the directory of the volume, which is a new one, and the labels that\n\
+             a restore adds to objects.\n"
         );
         let mut changed = config_map();
         changed["data"] = json!({"currency": "USD", "a\u{1b}": "b"});
         let shown = show(28, &compare(&before, &objects(&[changed])));
         for line in [
-            " 2 of 2 objects are not what they were:\n",
+            " 2 of 2 objects differ from the originals:\n",
             "\nn           Service     s      missing\n",
             "differs in data.currency, data[\"a",
         ] {

@@ -68,7 +68,7 @@ impl Sample {
     pub(super) fn new(bed: &Bed) -> anyhow::Result<Self> {
         let folder = |name: &str| {
             let folder = bed.subdir(name).and_then(|folder| folder.canonicalize());
-            folder.with_context(|| format!("cannot create a folder for {name}"))
+            folder.with_context(|| format!("cannot create a directory for {name}"))
         };
         let (volumes, requests) = (folder("volumes")?, folder(POD)?);
         let [_, namespace] = NAMESPACES;
@@ -112,7 +112,8 @@ impl Sample {
 
     /// Creates the application and waits until its pods run.
     pub(super) async fn create(&self, client: &Client) -> anyhow::Result<()> {
-        volume::make(&self.volume()).context("cannot make the files of the sample application")?;
+        volume::make(&self.volume())
+            .context("cannot create the files of the sample application")?;
         for object in &self.objects {
             apply(client, object.clone()).await?;
         }
@@ -128,7 +129,8 @@ impl Sample {
         let running = running_pods(client).await?;
         Ok(format!(
             "\nThe sample application, with {running} pods running:\n\n{table}\n\
-             Its volume is the folder {}.\nIts database writes orders to {JOURNAL} there, all the time.\n",
+             The volume is the directory {}.\n\
+             The database writes orders to {JOURNAL} there continuously.\n",
             self.volume().display(),
         ))
     }
@@ -167,8 +169,7 @@ impl Sample {
             let Some(first) = left.keys().next() else { break };
             if Instant::now() >= deadline {
                 bail!(
-                    "{} objects of the sample application are still there after {} s, among them \
-                     {} {}",
+                    "{} objects of the sample application still exist after {} s, among them {} {}",
                     left.len(),
                     END_LIMIT.as_secs(),
                     first.kind,
@@ -186,7 +187,7 @@ pub(super) async fn where_volume_is(client: &Client) -> anyhow::Result<PathBuf> 
     let api: Api<PersistentVolume> = Api::all(client.clone());
     let volume = api.get(VOLUME).await.context("cannot read the volume")?;
     let local = volume.spec.and_then(|spec| spec.local);
-    Ok(local.context("the volume is of another type")?.path.into())
+    Ok(local.context("the volume has an unexpected type")?.path.into())
 }
 
 /// Waits until the pods of the application run.
@@ -198,7 +199,9 @@ pub(super) async fn until_it_runs(client: &Client) -> anyhow::Result<()> {
             return Ok(());
         }
         if Instant::now() >= deadline {
-            bail!("{running} of {PODS} pods of the sample application run after a minute");
+            bail!(
+                "{running} of {PODS} pods of the sample application are running after one minute"
+            );
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }

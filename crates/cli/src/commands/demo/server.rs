@@ -47,7 +47,8 @@ impl Server {
     ) -> anyhow::Result<Self> {
         let bed = plane.bed().clone();
         for folder in ["buckets/demo", "scratch", "plugins"] {
-            bed.subdir(folder).with_context(|| format!("cannot create a folder for {folder}"))?;
+            bed.subdir(folder)
+                .with_context(|| format!("cannot create a directory for {folder}"))?;
         }
         symlink(plugin, bed.dir().join("plugins/local-volume")).context("cannot add a plugin")?;
         for object in objects(&bed, sample) {
@@ -71,7 +72,7 @@ impl Server {
 
     /// An error if it has ended.
     pub(super) fn check(&mut self) -> anyhow::Result<()> {
-        self.process.check().context("the server has ended")
+        self.process.check().context("the server has exited")
     }
 
     /// The folder with the files of the backup.
@@ -90,7 +91,7 @@ impl Server {
             }
             self.check()?;
             if Instant::now() >= deadline {
-                bail!("waited in vain until the storage location is available");
+                bail!("timed out waiting for the storage location to become available");
             }
             tokio::time::sleep(PAUSE).await;
         }
@@ -138,7 +139,7 @@ fn objects(bed: &Bed, sample: &Sample) -> [serde_json::Value; 4] {
 
 /// A process of our own program. `name` is that of its log.
 fn process(bed: &Bed, kubeconfig: &PathBuf, name: &'static str) -> anyhow::Result<Process> {
-    let ours = std::env::current_exe().context("cannot find out where this program is")?;
+    let ours = std::env::current_exe().context("cannot find the path of this program")?;
     let mut command = Command::new(ours);
     command.args(["server", "--namespace", DEFAULT_NAMESPACE, "--metrics-address=0"]);
     // What ends a bed finds its processes by their environment, which is not to be seen otherwise.

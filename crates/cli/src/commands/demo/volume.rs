@@ -97,7 +97,7 @@ impl Files {
         let mut waiting = vec![PathBuf::new()];
         while let Some(path) = waiting.pop() {
             let full = volume.join(&path);
-            let looked = || format!("cannot look at {}", full.display());
+            let looked = || format!("cannot read {}", full.display());
             let found = fs::symlink_metadata(&full).with_context(looked)?;
             let is_journal = path == Path::new(JOURNAL);
             let content = if found.is_dir() {
@@ -115,7 +115,7 @@ impl Files {
                 }
                 Content::File { bytes, checksum }
             } else {
-                bail!("{} is neither file, folder nor link", full.display());
+                bail!("{} is not a file, directory or link", full.display());
             };
             let modified = (!is_journal).then_some((found.mtime(), found.mtime_nsec()));
             files.insert(path, Look { mode: found.mode(), modified, content });
@@ -151,15 +151,18 @@ impl Files {
         for (path, before) in &self.0 {
             let what = match other.0.get(path) {
                 None => "is missing",
-                Some(after) if after.content != before.content => "has another content",
-                Some(after) if after.mode != before.mode => "has another mode",
-                Some(after) if after.modified != before.modified => "has another time of change",
+                Some(after) if after.content != before.content => "has different content",
+                Some(after) if after.mode != before.mode => "has a different mode",
+                Some(after) if after.modified != before.modified => {
+                    "has a different modification \
+                                                                     time"
+                }
                 Some(_) => continue,
             };
             told.push(format!("{} {what}", shown(path)));
         }
         let more = other.0.keys().filter(|path| !self.0.contains_key(*path));
-        told.extend(more.map(|path| format!("{} was not there before", shown(path))));
+        told.extend(more.map(|path| format!("{} did not exist before", shown(path))));
         told
     }
 }
@@ -212,22 +215,22 @@ mod tests {
         for (change, told) in [
             (
                 (|at| fs::write(at.join("folder/file"), "Content").unwrap()) as fn(&Path),
-                "folder/file has another content",
+                "folder/file has different content",
             ),
-            (|at| fs::write(at.join(JOURNAL), "one").unwrap(), "orders.log has another content"),
+            (|at| fs::write(at.join(JOURNAL), "one").unwrap(), "orders.log has different content"),
             (
                 |at| {
                     let mode = Permissions::from_mode(0o600);
                     fs::set_permissions(at.join(JOURNAL), mode).unwrap();
                 },
-                "orders.log has another mode",
+                "orders.log has a different mode",
             ),
             (
                 |at| {
                     let file = File::options().write(true).open(at.join("folder/file")).unwrap();
                     file.set_modified(std::time::UNIX_EPOCH).unwrap();
                 },
-                "folder/file has another time of change",
+                "folder/file has a different modification time",
             ),
         ] {
             assert_eq!(first(change), told);
@@ -236,9 +239,9 @@ mod tests {
             fs::remove_file(at.join("link")).unwrap();
             symlink("other", at.join("link")).unwrap();
         });
-        assert!(moved.contains(&"link has another content".to_owned()), "{moved:?}");
+        assert!(moved.contains(&"link has different content".to_owned()), "{moved:?}");
         let gone = changed(|at| fs::rename(at.join("link"), at.join("knot")).unwrap());
-        for told in ["link is missing", "knot was not there before"] {
+        for told in ["link is missing", "knot did not exist before"] {
             assert!(gone.contains(&told.to_owned()), "{gone:?}");
         }
     }

@@ -56,7 +56,7 @@ pub(super) async fn check(
         }
     }
     if !refusals.is_empty() {
-        bail!("{}; nothing has been changed", refusals.join("; and "));
+        bail!("{}; nothing was changed", refusals.join("; and "));
     }
     Ok(lines)
 }
@@ -84,8 +84,8 @@ pub(super) async fn run(
 pub(super) fn halfway(error: &anyhow::Error, done: &[impl AsRef<str>]) -> anyhow::Error {
     let done: Vec<String> = done.iter().map(|one| one.as_ref().to_owned()).collect();
     anyhow!(
-        "{}; the installation is not whole: there are {}; mend that and run the same command again, \
-         which goes on from here",
+        "{}; the installation is incomplete, with {} in place; fix the cause and run the same \
+         command again to continue",
         output::one_line(error),
         open_runs::named(&done),
     )
@@ -97,7 +97,7 @@ struct Kinds(Discovery);
 impl Kinds {
     async fn discover(installation: &Installation) -> anyhow::Result<Self> {
         let discovery = Discovery::new(installation.client()).filter(&GROUPS);
-        let found = installation.ask("ask which kinds there are", discovery.run()).await?;
+        let found = installation.ask("discover the API resources", discovery.run()).await?;
         Ok(Self(found))
     }
 
@@ -124,7 +124,7 @@ async fn put(
         .await
         .unwrap_or_else(|_| {
             let limit = ANSWER_LIMIT.as_secs();
-            Err(anyhow!("cannot install {title}: the cluster has not answered within {limit} s"))
+            Err(anyhow!("cannot install {title}: no response from the cluster within {limit} s"))
         })
 }
 
@@ -159,8 +159,8 @@ async fn put_without_limit(
         }
         if let (false, Some(owner)) = (is_of_user, other_owner(before)) {
             bail!(
-                "{} {name} is there and not of `bowline install` ({owner}); delete or rename it, or \
-                 install into another namespace with --namespace",
+                "{} {name} exists but was not created by `bowline install` ({owner}); delete or \
+                 rename it, or install into another namespace with --namespace",
                 kind.kind
             );
         }
@@ -184,7 +184,7 @@ async fn put_without_limit(
             Ok(Outcome::Created)
         }
         Err(kube::Error::Api(status)) if status.code == 409 => Err(anyhow!(
-            "{0} {name} is there and says otherwise ({1}); change it by hand with `kubectl edit {0} \
+            "{0} {name} exists with different contents ({1}); change it with `kubectl edit {0} \
              {name}{2}`",
             kind.kind,
             status.message.split_whitespace().collect::<Vec<_>>().join(" "),
@@ -198,12 +198,12 @@ async fn put_without_limit(
 fn other_owner(object: &DynamicObject) -> Option<String> {
     let mut owners = object.owner_references().iter();
     if let Some(owner) = owners.find(|owner| owner.controller == Some(true)) {
-        return Some(format!("{} {} looks after it", owner.kind, owner.name));
+        return Some(format!("managed by {} {}", owner.kind, owner.name));
     }
     match object.labels().get(MANAGED_BY).map(String::as_str) {
         Some(NAME) => None,
-        Some(other) => Some(format!("`{other}` looks after it")),
-        None => Some(format!("it has no label {MANAGED_BY}={NAME}")),
+        Some(other) => Some(format!("managed by `{other}`")),
+        None => Some(format!("no label {MANAGED_BY}={NAME}")),
     }
 }
 

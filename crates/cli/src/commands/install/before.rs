@@ -19,11 +19,11 @@ pub(super) async fn use_what_is_there(
     wish: &mut Wish,
 ) -> anyhow::Result<()> {
     let api: Api<Deployment> = installation.api();
-    let found = installation.ask("look for the server", api.get_opt(NAME)).await?;
+    let found = installation.ask("read the server's Deployment", api.get_opt(NAME)).await?;
     let pod = found.and_then(|deployment| deployment.spec).and_then(|spec| spec.template.spec);
     let roles: Api<ClusterRole> = installation.cluster_api();
     let role = cluster_name(&wish.namespace);
-    let role = installation.ask("look for its role", roles.get_opt(&role)).await?;
+    let role = installation.ask("read the server's ClusterRole", roles.get_opt(&role)).await?;
     let image = pod.as_ref().and_then(image_of);
     let profile = role.as_ref().and_then(profile_of);
     keep(args, wish, image, profile).into_iter().for_each(output::say);
@@ -35,14 +35,12 @@ pub(super) async fn use_what_is_there(
     }
     let (name, key) = (server_pod::SECRET, server_pod::SECRET_KEY);
     let api: Api<Secret> = installation.api();
-    let doing = format!("look for the Secret {name}");
+    let doing = format!("read Secret {name}");
     let found = installation.ask(&doing, api.get_opt(name)).await?;
     let data = found.and_then(|secret| secret.data).unwrap_or_default();
     if data.contains_key(key) {
         wish.pod.has_credentials = true;
-        output::say(format_args!(
-            "Secret {name}: kept, and the server uses what is in its `{key}`"
-        ));
+        output::say(format_args!("Secret {name}: kept, the server uses its key `{key}`"));
     }
     Ok(())
 }
@@ -66,21 +64,21 @@ fn keep(
     let mut words = Vec::new();
     match (&args.image, image) {
         (Some(named), Some(there)) if *named != there => {
-            words.push(format!("image: {there} before, now {named}"));
+            words.push(format!("image: {there} changes to {named}"));
         }
         (Some(_), _) => {}
         (None, Some(there)) => {
-            words.push(format!("image: {there}, as before"));
+            words.push(format!("image: {there}, unchanged"));
             wish.pod.image = there;
         }
         (None, None) => words.push(format!(
-            "image: {}, which nobody publishes: build it, and say where it is with --image",
+            "image: {} is not published: build and push it, then set its location with --image",
             wish.pod.image
         )),
     }
     match (args.profile, profile) {
         (Some(named), Some(there)) if named != there => {
-            words.push(format!("profile: {there} before, now {named}"));
+            words.push(format!("profile: {there} changes to {named}"));
         }
         (None, Some(there)) => wish.profile = there,
         _ => {}
@@ -117,15 +115,15 @@ mod tests {
     fn what_is_there_is_kept_unless_something_else_is_named() {
         let (image, profile, said) = kept(&[], Some("own/bowline:v1"), Some(Profile::Full));
         assert_eq!((image.as_str(), profile), ("own/bowline:v1", Profile::Full));
-        assert_eq!(said, ["image: own/bowline:v1, as before"]);
+        assert_eq!(said, ["image: own/bowline:v1, unchanged"]);
         let line = ["--image=own/bowline:v2", "--profile=backup-only"];
         let (image, profile, said) = kept(&line, Some("own/bowline:v1"), Some(Profile::Full));
         assert_eq!((image.as_str(), profile), ("own/bowline:v2", Profile::BackupOnly));
         assert_eq!(
             said,
             [
-                "image: own/bowline:v1 before, now own/bowline:v2",
-                "profile: full before, now backup-only",
+                "image: own/bowline:v1 changes to own/bowline:v2",
+                "profile: full changes to backup-only",
             ]
         );
     }
@@ -134,7 +132,7 @@ mod tests {
     fn an_image_that_nobody_has_named_is_told() {
         let (image, profile, said) = kept(&[], None, None);
         assert_eq!((image.as_str(), profile), (super::super::IMAGE, Profile::BackupOnly));
-        assert!(said[0].contains("nobody publishes") && said.len() == 1, "{said:?}");
+        assert!(said[0].contains("is not published") && said.len() == 1, "{said:?}");
         assert_eq!(kept(&["--image=x"], None, None).2, [""; 0]);
     }
 }

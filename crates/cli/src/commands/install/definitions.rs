@@ -90,7 +90,7 @@ async fn wait_until_served(api: &Api<CustomResourceDefinition>, name: &str) -> a
             let reason = conditions
                 .into_iter()
                 .find_map(|c| c.message.filter(|_| c.status == "False"))
-                .unwrap_or_else(|| "the API server does not say why".to_owned());
+                .unwrap_or_else(|| "the API server gives no reason".to_owned());
             bail!(
                 "{name} is installed but not served after {} s: {reason}",
                 ESTABLISH_LIMIT.as_secs()
@@ -119,7 +119,7 @@ fn describe(plan: &Plan, dry_run: bool) -> impl Display {
         (Plan::Update, true) => "would be updated".to_owned(),
         (Plan::UpToDate, _) => "up to date".to_owned(),
         (Plan::KeepNewer { unknown_to_us }, _) => {
-            format!("kept, it is newer than ours, which lacks {}", unknown_to_us.join(", "))
+            format!("kept, because it is newer than ours, which lacks {}", unknown_to_us.join(", "))
         }
     }
 }

@@ -13,9 +13,9 @@ pub(super) async fn refuse(installation: &Installation, is_meant: bool) -> anyho
     let here = veleros(installation, &installation.api(), "").await?;
     if let Some(velero) = here.iter().find(|one| runs_velero(one)) {
         bail!(
-            "Velero runs in namespace `{namespace}`, as Deployment `{}`, and both would work on the \
-             same backups; `bowline migrate check -n {namespace}` says what carries over and how to \
-             switch",
+            "Velero runs in namespace `{namespace}` as Deployment `{}`, and both would process the \
+             same backups; `bowline migrate check -n {namespace}` shows what carries over and how \
+             to switch",
             velero.name_any()
         );
     }
@@ -27,9 +27,9 @@ pub(super) async fn refuse(installation: &Installation, is_meant: bool) -> anyho
     if let Some(velero) = found.iter().find(|one| runs_velero(one)) {
         let theirs = velero.namespace().unwrap_or_default();
         bail!(
-            "Velero runs in namespace `{theirs}`, as Deployment `{}`; `bowline migrate check -n \
-             {theirs}` says what carries over and how to switch; to have both, each for backups of its \
-             own, say --beside-velero",
+            "Velero runs in namespace `{theirs}` as Deployment `{}`; `bowline migrate check -n \
+             {theirs}` shows what carries over and how to switch; to run both, with separate \
+             backups, add --beside-velero",
             velero.name_any()
         );
     }

@@ -95,7 +95,10 @@ pub(super) fn kept_namespace(labels: &BTreeMap<String, String>) -> String {
     if labels.get(ENFORCE).is_some_and(|level| level == RESTRICTED) {
         return "up to date".to_owned();
     }
-    format!("kept as it is, so that it does not hold its pods to `{RESTRICTED}`")
+    format!(
+        "kept unchanged, so its pods are not restricted to the Pod Security level \
+             `{RESTRICTED}`"
+    )
 }
 
 fn namespace(wish: &Wish) -> Value {

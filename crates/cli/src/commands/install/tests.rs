@@ -96,20 +96,23 @@ fn the_flags_of_velero_say_where_backups_go() {
 #[test]
 fn what_cannot_work_is_told_before_anything_is_done() {
     for (line, reason) in [
-        (&[][..], "name the provider's credentials with --secret-file, or say --no-secret"),
-        (&["--no-secret"], "say where backups go with --provider and --bucket"),
-        (&["--no-secret", "--provider=aws"], "say where backups go with --provider and --bucket"),
+        (&[][..], "provider credentials are missing; add --secret-file, or --no-secret"),
+        (&["--no-secret"], "backup storage is missing; add --provider and --bucket"),
+        (
+            &["--no-secret", "--provider=aws"],
+            "backup storage is missing; add --provider and --bucket",
+        ),
         (&["--no-secret", "--provider=aws", "--bucket=b", "--prefix=../x"], ".."),
         (&["--no-secret", "--secret-file=x"], "cannot be used with"),
         (&["--secret-file=/nowhere/at/all", "--provider=aws", "--bucket=b"], "cannot read the"),
         (&["--no-secret", "--no-default-backup-location", "--profile=admin"], "is no profile"),
         (
             &["--no-secret", "--no-default-backup-location", "--", "--concurrent-backup=8"],
-            "the server does not take these flags",
+            "server flags are not valid",
         ),
         (
             &["--no-secret", "--no-default-backup-location", "--", "--restore-only"],
-            "`--restore-only` is not taken: let backup locations",
+            "`--restore-only` is not supported: make backup locations",
         ),
         (
             &[
@@ -118,22 +121,22 @@ fn what_cannot_work_is_told_before_anything_is_done() {
                 "--",
                 "--leader-elect-renew-deadline=20s",
             ],
-            "the server does not take these flags: a lease that is renewed each 2s, given up after 20s",
+            "server flags are not valid: a lease that is renewed each 2s, given up after 20s",
         ),
         (
             &["--no-secret", "--no-default-backup-location", "--", "--identity=a"],
-            "take the Lease from each other; leave it out",
+            "take the Lease from each other; omit it",
         ),
         (
             &["--no-secret", "--no-default-backup-location", "--", "--identity", "a"],
-            "--identity is not for an installed server",
+            "--identity is not supported for an installed server",
         ),
         (
             &["--no-secret", "--provider=gcp", "--bucket=b"],
             "--plugins, such as velero/velero-plugin-for-gcp;",
         ),
         (&["--no-secret", "--provider=azure", "--bucket=b"], "velero-plugin-for-microsoft-azure;"),
-        (&["--no-secret", "--provider=filesystem", "--bucket=b"], "`-- --filesystem-root=FOLDER`"),
+        (&["--no-secret", "--provider=filesystem", "--bucket=b"], "`-- --filesystem-root=DIR`"),
     ] {
         let error = format!("{:#}", made(line).unwrap_err());
         assert!(error.contains(reason), "{line:?}: {error}");

@@ -24,7 +24,7 @@ impl clap::Args for ServerFlags {
     fn augment_args(command: Command) -> Command {
         let theirs = <server::Args as clap::Args>::augment_args(Command::new("server"));
         let is_ours = |arg: &&Arg| OF_SERVER.contains(&arg.get_id().as_str());
-        let arg = |arg: &Arg| arg.clone().help_heading("The server's flags");
+        let arg = |arg: &Arg| arg.clone().help_heading("Server flags");
         command.args(theirs.get_arguments().filter(is_ours).map(arg))
     }
 
@@ -59,8 +59,8 @@ pub(super) struct OfInstall;
 impl Unneeded for OfInstall {
     fn flags() -> Vec<Flag> {
         const NO_AGENT: Fate = Fate::Refused(
-            "this version has no node agent, as it neither backs up files nor moves the data of \
-             snapshots; leave it out, and use CSI snapshots or a snapshotter plugin for volumes",
+            "this version has no node agent, because it has neither file-system backup nor a data \
+             mover; omit the flag, and use CSI snapshots or a snapshotter plugin for volumes",
         );
         let mut flags = vec![
             // Objects that are there are changed in any case.
@@ -71,7 +71,7 @@ impl Unneeded for OfInstall {
             Flag::CACHE,
             Flag::switch(
                 "csi-snapshot-early-frequent-polling",
-                Fate::Idle("snapshots are watched"),
+                Fate::Idle("snapshots are watched, not polled"),
             ),
             Flag::value("pod-volume-operation-timeout", Fate::Idle(NO_FILE_BACKUP)),
             Flag::switch("use-node-agent", NO_AGENT),

@@ -70,8 +70,7 @@ pub(super) struct Server {
 pub(super) async fn gather(installation: &Installation) -> anyhow::Result<Facts> {
     let daemon_sets: Api<DaemonSet> = installation.api();
     let params = ListParams::default();
-    let daemon_sets =
-        installation.ask("look for the node agent", daemon_sets.list(&params)).await?;
+    let daemon_sets = installation.ask("list the DaemonSets", daemon_sets.list(&params)).await?;
     Ok(Facts {
         velero: velero(installation).await?,
         bowline: bowline(installation).await?,
@@ -97,7 +96,7 @@ async fn velero(installation: &Installation) -> anyhow::Result<Option<Server>> {
 
 async fn bowline(installation: &Installation) -> anyhow::Result<Option<Server>> {
     let (api, name): (Api<Deployment>, _) = (installation.api(), install::NAME);
-    let doing = format!("look at the Deployment {name}");
+    let doing = format!("read Deployment {name}");
     Ok(installation.ask(&doing, api.get_opt(name)).await?.and_then(server))
 }
 
@@ -151,9 +150,7 @@ where
     let all = pages(page).await?;
     all.ok_or_else(|| {
         let most = MOST_PAGES * PAGE as usize;
-        anyhow!(
-            "cannot {doing}: there are more than {most}, so that nothing can be said of all of them"
-        )
+        anyhow!("cannot {doing}: more than {most} exist, so they cannot all be checked")
     })
 }
 

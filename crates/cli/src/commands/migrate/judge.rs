@@ -45,16 +45,22 @@ fn finding(verdict: Verdict, what: impl Into<String>, why: impl Into<String>) ->
 pub(super) fn forth(facts: &Facts, open: &[String]) -> Vec<Finding> {
     let mut findings = Vec::new();
     if !open.is_empty() {
-        let why = "Bowline does again what Velero is in the middle of, and what that has made, as \
-                   snapshots, may be left over; wait until they have ended";
+        let why = "Bowline starts work that Velero has in progress again, and its intermediate \
+                   results, such as snapshots, may be left over; wait until these runs have ended";
         findings.push(finding(Verdict::Stays, open_runs::named(open), why));
     }
     let with_lost_data = with_lost_data(facts);
     let whole = facts.backups.iter().filter(|backup| !is_among(backup, &with_lost_data)).count();
     let without = |spec: &BackupSpec| methods(spec).is_empty();
     let schedules = facts.schedules.iter().filter(|one| without(&one.spec.template)).count();
-    counted(&mut findings, whole, "backup", "listed, described, restored, deleted, and expire");
-    counted(&mut findings, schedules, "schedule", "go on as before");
+    counted(
+        &mut findings,
+        whole,
+        "backup",
+        "can be listed, described, restored and deleted, and \
+                                             expire as before",
+    );
+    counted(&mut findings, schedules, "schedule", "continue as before");
     let images = facts.velero.as_ref().map(|server| server.plugins.as_slice());
     locations::judge(&mut findings, facts, images, &locations::FORTH);
     locations::credentials(&mut findings, facts);
@@ -62,7 +68,7 @@ pub(super) fn forth(facts: &Facts, open: &[String]) -> Vec<Finding> {
         None => findings.push(finding(
             Verdict::Differs,
             "no Deployment `velero`",
-            "flags and plugins of the server could not be looked at",
+            "the server's flags and plugins could not be read",
         )),
         Some(server) => {
             plugins(&mut findings, server);
@@ -98,26 +104,26 @@ const STORES: [&str; 3] =
 /// What plugins may notice, apart from stores and snapshotters of a cloud.
 const NOTICED: [(&str, &str); 3] = [
     (
-        "rights of plugins",
-        "plugins share the server's ServiceAccount, which is cluster-admin with Velero and is not here: an \
-         action that creates or deletes objects needs a ClusterRole of its own; see \"Rights\" in \
-         docs/plugins.md",
+        "permissions of plugins",
+        "plugins share the server's ServiceAccount, which is cluster-admin in Velero but not in \
+         Bowline: an action that creates or deletes objects needs its own ClusterRole; see \
+         \"Rights\" in docs/plugins.md",
     ),
     (
-        "calls of item actions",
-        "up to 32 items are shown to a plugin side by side, where Velero shows one after the other; name a \
-         plugin that does not bear that with the server flag --serial-plugin",
+        "concurrent item action calls",
+        "Bowline calls a plugin with up to 32 items in parallel, Velero with one at a time; name \
+         plugins that do not support this with the server flag --serial-plugin",
     ),
     (
         "the Deployment",
-        "its name is `bowline`, and so is that of its container: a plugin that reads its own Deployment \
-         under the name `velero` does not find it",
+        "the Deployment and its container are named `bowline`: a plugin that reads its own \
+         Deployment under the name `velero` does not find it",
     ),
 ];
 
 fn plugins(findings: &mut Vec<Finding>, server: &Server) {
     for image in &server.plugins {
-        let why = "the same binary runs here; `bowline plugin inspect` lists what it has";
+        let why = "Bowline runs the same binary; `bowline plugin inspect` lists its plugins";
         findings.push(finding(Verdict::Carries, format!("plugin {image}"), why));
     }
     let may_have_actions = |image: &String| !STORES.iter().any(|store| image.contains(store));
@@ -128,7 +134,7 @@ fn plugins(findings: &mut Vec<Finding>, server: &Server) {
         findings.push(finding(
             Verdict::Differs,
             "backup locations of the provider aws",
-            "they need no plugin here; the plugin is used for as long as it is installed",
+            "no plugin is required in Bowline; an installed plugin is used",
         ));
     }
 }
@@ -147,7 +153,7 @@ fn flags(findings: &mut Vec<Finding>, server: &Server) {
             None => finding(
                 Verdict::Stays,
                 name,
-                "this version does not have it; leave it out if you can do without",
+                "not supported in this version; omit it if you do not need it",
             ),
         });
     }
@@ -199,7 +205,7 @@ fn lacking(findings: &mut Vec<Finding>, facts: &Facts) {
         findings.push(finding(
             Verdict::Stays,
             "the node agent",
-            format!("{LACKS} and no data mover, which it is for; leave it for Velero"),
+            format!("{LACKS} and no data mover, so it is not used; leave it for Velero"),
         ));
     }
     for (count, noun, why) in [
@@ -208,7 +214,7 @@ fn lacking(findings: &mut Vec<Finding>, facts: &Facts) {
         (facts.repositories, "BackupRepositories", LACKS),
     ] {
         if count > 0 {
-            let why = format!("{why}: data in them can be restored and deleted by Velero only");
+            let why = format!("{why}: only Velero can restore and delete the data in them");
             findings.push(finding(Verdict::Stays, format!("{count} {noun}"), why));
         }
     }
@@ -218,20 +224,20 @@ fn lacking(findings: &mut Vec<Finding>, facts: &Facts) {
         findings.push(finding(
             Verdict::Stays,
             format!("{backups} of {} backups", facts.backups.len()),
-            "they have such data: they are listed and described, their objects are restored and \
-             their data is not, and they are kept although they expire",
+            "these backups contain such data: they are listed and described, and their objects can \
+             be restored but not their data; they are kept after they expire",
         ));
     }
     for schedule in &facts.schedules {
         for why in methods(&schedule.spec.template) {
             let what = format!("schedule {}", schedule.name_any());
-            let why = format!("{why}: its backups would tell so as errors");
+            let why = format!("{why}: backups of this schedule would report errors");
             findings.push(finding(Verdict::Stays, what, why));
         }
     }
     for words in facts.velero.iter().flat_map(|server| with_values(&server.flags)) {
         if let Some(why) = asks_for_more(&words) {
-            let why = format!("{why}: volumes that are saved in no other way would be told");
+            let why = format!("{why}: volumes without another method would be reported");
             findings.push(finding(Verdict::Stays, format!("the default {}", words.join(" ")), why));
         }
     }
@@ -241,10 +247,10 @@ fn lacking(findings: &mut Vec<Finding>, facts: &Facts) {
 fn methods(spec: &BackupSpec) -> Vec<&'static str> {
     let mut methods = Vec::new();
     if spec.default_volumes_to_fs_backup == Some(true) {
-        methods.push("it copies volumes file by file, which this version cannot");
+        methods.push("file-system backup of volumes is not supported in this version");
     }
     if spec.snapshot_move_data == Some(true) {
-        methods.push("it moves the data of snapshots, which this version cannot");
+        methods.push("moving snapshot data is not supported in this version");
     }
     methods
 }

@@ -7,19 +7,20 @@ use super::judge::taken_flags;
 pub(super) fn forth(facts: &Facts, namespace: &str) -> Vec<String> {
     let (install, name) = (install(facts.velero.as_ref(), namespace), name(facts));
     vec![
-        "wait for open backups and restores, and pause schedules if you want no gap unnoticed"
+        "wait for open backups and restores, and pause schedules if no missed backup may go \
+         unnoticed"
             .to_owned(),
         format!("`kubectl scale deployment {name} -n {namespace} --replicas=0`"),
         format!(
-            "{install}; the image is the one that you have pushed to a registry; the Secret \
-             `cloud-credentials` that is there is used, or say --secret-file in place of --no-secret"
+            "{install}; use the image that you have pushed to a registry; an existing Secret \
+             `cloud-credentials` is used, or replace --no-secret with --secret-file"
         ),
         format!(
-            "`bowline backup get -n {namespace}`, then a backup and a restore of something small"
+            "run `bowline backup get -n {namespace}`, then back up and restore something small"
         ),
         format!(
-            "delete the Deployment {name} when you are sure; until then `bowline migrate check --back` \
-             says whether you can go back"
+            "delete Deployment {name} when you are sure; until then, `bowline migrate check \
+             --back` shows whether you can switch back"
         ),
     ]
 }
@@ -48,7 +49,10 @@ fn install(velero: Option<&Server>, namespace: &str) -> String {
         "--no-default-backup-location".to_owned(),
     ];
     let Some(server) = velero else {
-        return format!("`{}` with --plugins and, after `--`, flags as before", words.join(" "));
+        return format!(
+            "`{}` with --plugins and, after `--`, the same flags as before",
+            words.join(" ")
+        );
     };
     if !server.plugins.is_empty() {
         words.push(quoted(&format!("--plugins={}", server.plugins.join(","))));

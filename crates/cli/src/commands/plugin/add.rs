@@ -19,18 +19,19 @@ const TARGET: &str = "/target";
 
 /// Add a plugin to the server
 ///
-/// An init container with the image is added to the server's Deployment, which starts the server anew;
-/// runs that are under way go on where they were. Another version of an image that is there takes its place.
+/// Adds an init container with the image to the server's Deployment and restarts the server;
+/// running backups and restores are resumed. An existing image is replaced by another version of
+/// it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The image with the plugin
+    /// Image with the plugin
     image: String,
 
-    /// When the image is pulled
+    /// Image pull policy
     #[arg(long, value_name = "POLICY", default_value = "IfNotPresent")]
     image_pull_policy: PullPolicy,
 
-    /// Do not ask whether this is meant
+    /// Skip the confirmation prompt
     #[arg(long)]
     confirm: bool,
 }
@@ -58,15 +59,15 @@ pub(crate) async fn run(args: &Args, installation: &InstallationArgs) -> anyhow:
     let deployment = ServerDeployment::find(&installation).await?;
     let change = addition(&deployment, &args.image, args.image_pull_policy)?;
     let name = &deployment.name;
-    let question = format!("The Deployment {name} gets the plugin, which starts the server anew.");
+    let question = format!("Deployment {name} gets the plugin, and the server is restarted.");
     if !confirm(args.confirm, &question)? {
-        output::say("nothing is changed");
+        output::say("nothing was changed");
         return Ok(Exit::Success);
     }
     deployment.change(&installation, change).await?;
     let hint = installation.hint("plugin get");
     output::say(format_args!(
-        "the plugin is added to Deployment `{name}`; {hint} shows when it is there"
+        "plugin added to Deployment `{name}`; {hint} lists it once the server has started"
     ));
     Ok(Exit::Success)
 }
@@ -80,7 +81,7 @@ fn addition(
     let ServerDeployment { pod, server, .. } = deployment;
     let there: &[Container] = pod.init_containers.as_deref().unwrap_or_default();
     if let Some(same) = there.iter().find(|one| one.image.as_deref() == Some(image)) {
-        bail!("the image is there already, as init container `{}`", same.name);
+        bail!("the image is already present, as init container `{}`", same.name);
     }
     let same = |one: &&Container| {
         one.image.as_deref().is_some_and(|other| plugin_image::is_same_plugin(other, image))
@@ -161,7 +162,7 @@ mod tests {
         assert_eq!(change["initContainers"][0]["name"], "velero-velero-plugin-for-aws-2");
         assert_eq!(change["initContainers"][0]["securityContext"], context);
         let error = addition(&full, "other", PullPolicy::Never).unwrap_err();
-        assert!(error.to_string().contains("there already"), "{error}");
+        assert!(error.to_string().contains("already present"), "{error}");
     }
 
     #[test]

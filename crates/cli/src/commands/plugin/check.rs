@@ -15,57 +15,57 @@ use super::{Format, identity, plain};
 use crate::exit::{Exit, until_asked_to_end};
 use crate::output;
 
-/// Check whether the plugins of a binary keep the rules of their kinds
+/// Check that the plugins of a binary follow the rules of their kinds
 ///
-/// Every plugin is called for real: item actions with an item, stores and snapshotters with the
-/// given configuration. Use nothing that is precious. Objects and snapshots that the check makes are
-/// deleted again and operations cancelled. Volumes stay, which no plugin can be asked to delete, and
-/// so does what an action itself creates: backup and restore actions are called 17 times. Delete
-/// actions are called with the item only if asked for with `--kind DeleteItemAction`.
+/// Every plugin is really called: item actions with an item, object stores and snapshotters with
+/// the given configuration. Do not use it on valuable data. Objects and snapshots created by the
+/// check are deleted, and operations are canceled. Volumes are left behind, because no plugin can
+/// delete them, and so is anything an action creates itself: backup and restore actions are called
+/// 17 times. Delete actions are called with the item only if requested with `--kind
+/// DeleteItemAction`.
 ///
 /// Needs no cluster, unless the plugins do. Exits with 1 if a rule is broken.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The plugin binary
+    /// Plugin binary to check
     path: PathBuf,
 
-    /// Check only the plugins of this kind; may be repeated. Only if DeleteItemAction is named are
-    /// delete actions called with the item: they delete what belongs to it
+    /// Check only plugins of this kind; can be repeated. Delete actions are called with the item
+    /// only if DeleteItemAction is named: they delete what belongs to it
     #[arg(long, value_name = "KIND", value_parser = KINDS)]
     kind: Vec<String>,
 
-    /// The object that item actions are called with, as JSON or YAML [default: a pod that exists
-    /// nowhere]
+    /// Object to call item actions with, as JSON or YAML [default: a pod that does not exist]
     #[arg(long, value_name = "FILE")]
     item: Option<PathBuf>,
 
-    /// The configuration for object stores and volume snapshotters; may be repeated. Where the two
-    /// need different ones, check them apart with --kind
+    /// Configuration for object stores and volume snapshotters; can be repeated. If the two need
+    /// different settings, check them separately with --kind
     #[arg(long, value_name = "KEY=VALUE", value_parser = key_and_value)]
     config: Vec<(String, String)>,
 
-    /// A scratch bucket for object stores. Without it no objects are put. Only keys below `plugins/bowline-check-…/` are touched,
-    /// and that below the `prefix` of --config
+    /// Scratch bucket for object stores; without it, no objects are written. Only keys below
+    /// `plugins/bowline-check-…/`, under the `prefix` of --config, are touched
     #[arg(long, value_name = "NAME", value_parser = bucket)]
     bucket: Option<String>,
 
-    /// The volume to make snapshots of. Without it none are made
+    /// Volume to snapshot; without it, no snapshots are taken
     #[arg(long, value_name = "ID", value_parser = volume)]
     volume: Option<VolumeId>,
 
-    /// The zone of the volume
+    /// Availability zone of the volume
     #[arg(long, value_name = "ZONE")]
     zone: Option<String>,
 
-    /// A PersistentVolume of the snapshotter's own, as JSON or YAML
+    /// PersistentVolume of the snapshotter's own type, as JSON or YAML
     #[arg(long, value_name = "FILE")]
     persistent_volume: Option<PathBuf>,
 
-    /// How long each rule may take
+    /// Time limit for each rule
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = timeout)]
     timeout: std::time::Duration,
 
-    /// How to print it
+    /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     output: Format,
 }
@@ -138,7 +138,7 @@ fn persistent_volume(path: &Path) -> anyhow::Result<Item> {
     let value: Value = item.parse().with_context(|| format!("cannot use {}", path.display()))?;
     let kind = value["kind"].as_str().unwrap_or_default();
     if kind != "PersistentVolume" {
-        bail!("cannot use {}: it is a {}, not a PersistentVolume", path.display(), plain(kind));
+        bail!("cannot use {}: expected a PersistentVolume, not a {}", path.display(), plain(kind));
     }
     Ok(item)
 }
@@ -146,23 +146,23 @@ fn persistent_volume(path: &Path) -> anyhow::Result<Item> {
 fn key_and_value(text: &str) -> Result<(String, String), &'static str> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
-        _ => Err("it must have the form KEY=VALUE"),
+        _ => Err("must have the form KEY=VALUE"),
     }
 }
 
 fn bucket(text: &str) -> Result<String, &'static str> {
-    if text.is_empty() { Err("it is empty") } else { Ok(text.to_owned()) }
+    if text.is_empty() { Err("must not be empty") } else { Ok(text.to_owned()) }
 }
 
 fn volume(text: &str) -> Result<VolumeId, &'static str> {
-    VolumeId::new(text).ok_or("it is empty")
+    VolumeId::new(text).ok_or("must not be empty")
 }
 
 fn timeout(text: &str) -> Result<std::time::Duration, String> {
     let duration: bowline_api::Duration =
         text.parse().map_err(|error: bowline_api::duration::Error| error.to_string())?;
     let positive = duration.to_std().filter(|duration| !duration.is_zero());
-    positive.ok_or_else(|| "it must be longer than nothing".to_owned())
+    positive.ok_or_else(|| "must be longer than 0s".to_owned())
 }
 
 /// Prints findings as they come, under the name of their plugin.

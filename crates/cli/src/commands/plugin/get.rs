@@ -11,14 +11,14 @@ use crate::installation::Installation;
 use crate::table::Format;
 use crate::{flags, listing, output, server_status};
 
-/// List the plugins of the server
+/// List the server's plugins
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// How long the server may take to answer
+    /// Time limit for the server to respond
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = flags::timeout)]
     timeout: Duration,
 
-    /// How to print them
+    /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     output: Format,
 }

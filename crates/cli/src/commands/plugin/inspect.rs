@@ -15,15 +15,15 @@ use crate::output;
 /// How long the binary may take for each thing that it is asked.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Start a plugin binary and list what it has
+/// Start a plugin binary and list its plugins
 ///
-/// Needs no cluster. What is wrong with the binary is told on standard error.
+/// Needs no cluster. Problems with the binary are printed to standard error.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The plugin binary
+    /// Plugin binary to inspect
     path: PathBuf,
 
-    /// How to print it
+    /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     output: Format,
 }
@@ -57,7 +57,7 @@ fn warnings(inspection: &Inspection) -> Vec<String> {
         let Inspected { plugin, applies_to } = inspected;
         let AppliesTo::Unknown(error) = applies_to else { return None };
         let text =
-            format!("{} {} does not say what it applies to: {error}", plugin.kind, plugin.name);
+            format!("{} {} does not report what it applies to: {error}", plugin.kind, plugin.name);
         Some(plain(&text))
     });
     problems.chain(unknown).collect()
@@ -138,7 +138,7 @@ mod tests {
             warnings(&inspection),
             [
                 "it lists ObjectStore x.io/store, twice",
-                "DeleteItemAction x.io/delete does not say what it applies to: panic: oh goroutine 1",
+                "DeleteItemAction x.io/delete does not report what it applies to: panic: oh goroutine 1",
             ]
         );
         let rows: Vec<[String; 4]> = inspection.plugins.iter().map(row).collect();

@@ -12,11 +12,10 @@ use crate::server_deployment::ServerDeployment;
 
 /// Remove a plugin from the server
 ///
-/// The init container with the image is removed from the server's Deployment, which starts the server
-/// anew.
+/// Removes the init container with the image from the server's Deployment and restarts the server.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The image with the plugin, or the name of its init container
+    /// Image with the plugin, or name of its init container
     plugin: String,
 }
 
@@ -31,7 +30,7 @@ pub(crate) async fn run(args: &Args, installation: &InstallationArgs) -> anyhow:
         let known: Vec<&str> = there.iter().filter_map(|one| one.image.as_deref()).collect();
         let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
         bail!(
-            "the Deployment `{}` has no plugin `{}`; those that there are: {known}",
+            "Deployment `{}` has no plugin `{}`; installed plugins: {known}",
             deployment.name,
             args.plugin
         );
@@ -39,6 +38,6 @@ pub(crate) async fn run(args: &Args, installation: &InstallationArgs) -> anyhow:
     let change = json!({"initContainers": [{"name": container.name, "$patch": "delete"}]});
     deployment.change(&installation, change).await?;
     let name = &deployment.name;
-    output::say(format_args!("`{}` is removed from Deployment `{name}`", args.plugin));
+    output::say(format_args!("`{}` removed from Deployment `{name}`", args.plugin));
     Ok(Exit::Success)
 }

@@ -83,21 +83,21 @@ impl Contents {
     /// Reads what was encrypted. Errors never quote it.
     pub(super) fn decode(text: &[u8]) -> anyhow::Result<Self> {
         let Ok(list) = serde_json::from_slice::<List>(text) else {
-            bail!("not a recovery file: no list of objects is in it");
+            bail!("not a recovery file: it contains no list of objects");
         };
         let Some(about) = list.bowline_recovery.filter(|_| list.kind == "List") else {
-            bail!("the content is not that of a recovery file");
+            bail!("the contents are not those of a recovery file");
         };
         if about.version > VERSION {
             bail!(
-                "the recovery file has version {} of its contents, and this program reads up to {VERSION}; use a \
-                 newer one",
+                "the recovery file has content version {}, and this program supports up to \
+                 {VERSION}; use a newer one",
                 about.version
             );
         }
         if list.items.len() > MOST_ITEMS {
             bail!(
-                "the recovery file has {} objects; at most {MOST_ITEMS} are read",
+                "the recovery file has {} objects, but at most {MOST_ITEMS} are supported",
                 list.items.len()
             );
         }
@@ -142,7 +142,8 @@ impl Contents {
                 self.snapshot_locations.push(portable_snapshot_location(&location));
             }
             _ => bail!(
-                "the recovery file has an object of {version} {kind}, and only Secrets and locations belong into one"
+                "the recovery file contains an object of {version} {kind}, but only Secrets and \
+                 locations are allowed"
             ),
         }
         Ok(())

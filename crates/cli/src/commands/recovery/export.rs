@@ -13,26 +13,28 @@ use crate::exit::Exit;
 use crate::installation::Installation;
 use crate::output;
 
-/// Write the credentials and locations of an installation into one encrypted file
+/// Export the credentials and locations of an installation to an encrypted file
 ///
-/// The file has the Secrets that backup and snapshot locations name, the Secrets `cloud-credentials`,
-/// `velero-repo-credentials` and `local-volume` if they exist, and the locations. It is encrypted with a passphrase, or to age recipients. Repeat the export when a credential changes: `bowline install`
-/// reminds you. Exits with 1 if the file was written and something that a location names is missing in it.
+/// The file contains the Secrets that backup and snapshot locations reference, the Secrets
+/// `cloud-credentials`, `velero-repo-credentials` and `local-volume` if they exist, and the
+/// locations. It is encrypted with a passphrase, or to age recipients. Repeat the export when a
+/// credential changes: `bowline install` reminds you. Exits with 1 if the file was written but
+/// something that a location references is missing from it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The file to write, readable by you alone
+    /// File to write, readable only by you
     #[arg(value_name = "FILE")]
     file: PathBuf,
 
-    /// File with the passphrase in its first line [default: ask for it twice on the terminal]
+    /// File with the passphrase in its first line [default: prompt for it twice]
     #[arg(long, value_name = "FILE", conflicts_with = "recipient")]
     passphrase_file: Option<PathBuf>,
 
-    /// Encrypt to an age public key instead of a passphrase; may be repeated
+    /// Age public key to encrypt to, instead of a passphrase; can be repeated
     #[arg(long, short, value_name = "age1…", value_parser = recipient)]
     recipient: Vec<Recipient>,
 
-    /// Replace the file if it exists
+    /// Overwrite the file if it exists
     #[arg(long)]
     force: bool,
 }
@@ -44,14 +46,15 @@ fn recipient(text: &str) -> Result<Recipient, String> {
 pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::Result<Exit> {
     // Before anybody types a passphrase.
     if !args.force && args.file.symlink_metadata().is_ok() {
-        bail!("{} exists; replace it with --force", args.file.display());
+        bail!("{} already exists; overwrite it with --force", args.file.display());
     }
     let installation = Installation::connect(installation).await?;
     let found = source::gather(&installation).await?;
     let contents = &found.contents;
     if contents.count() == 0 {
         bail!(
-            "nothing to export: namespace `{}` has no locations and no credentials; name the server's with --namespace",
+            "nothing to export: namespace `{}` has no locations and no credentials; name the \
+             server's namespace with --namespace",
             installation.namespace()
         );
     }
@@ -77,14 +80,16 @@ pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::
     }
     let locations = contents.backup_locations.len() + contents.snapshot_locations.len();
     output::say(format_args!(
-        "{}: {} Secrets and {locations} locations; keep it, and what opens it, outside of the cluster and the bucket",
+        "{}: {} Secrets and {locations} locations; keep the file, and the passphrase or identity \
+         for it, outside of the cluster and the bucket",
         file.display(),
         contents.secrets.len(),
     ));
     if let Err(error) = record::put(&installation, &found).await {
         let error = output::one_line(&error);
         output::say(format_args!(
-            "hint: the export is not recorded, so `bowline install` reminds again: {error}"
+            "hint: the export could not be recorded, so `bowline install` will remind you again: \
+             {error}"
         ));
     }
     for gap in &found.gaps {
@@ -108,7 +113,7 @@ fn write(path: &Path, bytes: &[u8], replaces: bool) -> anyhow::Result<()> {
     } else {
         file.persist_noclobber(path).map_err(|refused| match refused.error.kind() {
             std::io::ErrorKind::AlreadyExists => {
-                anyhow::anyhow!("it exists; replace it with --force")
+                anyhow::anyhow!("the file already exists; overwrite it with --force")
             }
             _ => refused.error.into(),
         })?;

@@ -22,30 +22,31 @@ use crate::installation::{Installation, is_not_found};
 use crate::server_deployment::ServerDeployment;
 use crate::{listing, open_runs, output};
 
-/// Put the credentials and locations of a recovery file into a cluster
+/// Import the credentials and locations of a recovery file into a cluster
 ///
-/// The objects go into the namespace of the server, whatever namespace they came from. What exists and is the same
-/// stays as it is. Without --force or --keep-existing nothing at all is changed if one that exists differs. The
-/// server then finds the backups of the locations by itself.
+/// The objects are created in the server's namespace, whatever namespace they came from. Existing
+/// objects that are equal are not changed. If an existing object differs, nothing at all is changed
+/// without --force or --keep-existing. The server then syncs the backups of the locations into the
+/// cluster.
 #[derive(Debug, clap::Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub(crate) struct Args {
     #[command(flatten)]
     open: OpenArgs,
 
-    /// Replace Secrets and locations that exist and differ
+    /// Replace existing Secrets and locations that differ
     #[arg(long, conflicts_with = "keep_existing")]
     force: bool,
 
-    /// Keep Secrets and locations that exist and differ, and import the others
+    /// Keep existing Secrets and locations that differ, and import the others
     #[arg(long)]
     keep_existing: bool,
 
-    /// Make the backup locations read-only, as long as another cluster still writes there
+    /// Make the backup locations read-only, for as long as another cluster still writes to them
     #[arg(long)]
     read_only: bool,
 
-    /// Show the plan and change nothing
+    /// Print the plan and change nothing
     #[arg(long)]
     dry_run: bool,
 
@@ -91,7 +92,7 @@ impl Step {
         match self {
             Self::Create => "created",
             Self::Replace => "replaced",
-            Self::Keep | Self::Refuse => "kept, though it differs",
+            Self::Keep | Self::Refuse => "kept, although it differs",
             Self::UpToDate => "up to date",
         }
     }
@@ -161,8 +162,8 @@ pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::
         .collect();
     if !refused.is_empty() {
         bail!(
-            "{} in namespace `{}` differ from the recovery file; nothing has been changed; replace them with --force, \
-             or keep them with --keep-existing",
+            "{} in namespace `{}` differ from the recovery file; nothing was changed; replace them \
+             with --force, or keep them with --keep-existing",
             open_runs::named(&refused),
             installation.namespace()
         );
@@ -174,9 +175,10 @@ pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::
     if args.dry_run || changes == 0 {
         return Ok(Exit::Success);
     }
-    let question = format!("{changes} objects in namespace `{}` change.", installation.namespace());
+    let question =
+        format!("{changes} objects in namespace `{}` will be changed.", installation.namespace());
     if !confirm(args.confirm, &question)? {
-        output::say("nothing has been changed");
+        output::say("nothing was changed");
         return Ok(Exit::Success);
     }
     let mut done = Vec::new();
@@ -219,9 +221,10 @@ async fn check_namespace(installation: &Installation) -> anyhow::Result<()> {
             Err(error) => Err(error),
         }
     };
-    if !installation.ask("look for the namespace", request).await? {
+    if !installation.ask("read the namespace", request).await? {
         bail!(
-            "there is no namespace `{name}`: run `bowline install` first, or name the server's with --namespace"
+            "namespace `{name}` does not exist: run `bowline install` first, or name the server's \
+             namespace with --namespace"
         );
     }
     Ok(())
@@ -274,10 +277,10 @@ async fn put<K: Recovered>(
         put.map_err(|error| {
             let error = output::one_line(&error);
             if done.is_empty() {
-                return anyhow!("{error}; nothing has been changed");
+                return anyhow!("{error}; nothing was changed");
             }
             let done = open_runs::named(done);
-            anyhow!("{error}; imported before it: {done}; run the same command again to continue")
+            anyhow!("{error}; already imported: {done}; run the same command again to continue")
         })?;
         output::say(format_args!("{title}: {}", step.done()));
         if step.changes() {
@@ -318,7 +321,8 @@ fn two_defaults(
 /// What is left to do.
 async fn advice(installation: &Installation, secrets: &[Planned<Secret>]) -> Vec<String> {
     let mut words = vec![format!(
-        "the server brings the backups of the locations into the cluster within a minute or so: {} lists them",
+        "the server syncs the backups of the locations into the cluster within about a minute: {} \
+         lists them",
         installation.hint("backup get")
     )];
     let brings = secrets.iter().any(|one| one.object.name_any() == CREDENTIALS_SECRET);
@@ -327,8 +331,8 @@ async fn advice(installation: &Installation, secrets: &[Planned<Secret>]) -> Vec
     let mut mounted = volumes.filter_map(|volume| volume.secret.as_ref()?.secret_name.as_deref());
     if brings && !mounted.any(|name| name == CREDENTIALS_SECRET) {
         words.push(format!(
-            "hint: the server does not use Secret {CREDENTIALS_SECRET} yet: run `bowline install` again with the same \
-             flags"
+            "hint: the server does not use Secret {CREDENTIALS_SECRET} yet: run `bowline install` \
+             again with the same flags"
         ));
     }
     words

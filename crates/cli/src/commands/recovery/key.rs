@@ -23,15 +23,16 @@ const LARGEST_FILE: u64 = 64 << 20;
 /// A file to open, and what opens it.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct OpenArgs {
-    /// The recovery file; - for standard input
+    /// Recovery file to read; - for standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
 
-    /// File with the passphrase in its first line [default: ask for it on the terminal]
+    /// File with the passphrase in its first line [default: prompt for it]
     #[arg(long, value_name = "FILE", conflicts_with = "identity")]
     passphrase_file: Option<PathBuf>,
 
-    /// File with age identities (`AGE-SECRET-KEY-1…`), for a file that was exported with --recipient
+    /// File with age identities (`AGE-SECRET-KEY-1…`), for a recovery file exported with
+    /// --recipient
     #[arg(long, short, value_name = "FILE")]
     identity: Vec<PathBuf>,
 }
@@ -92,9 +93,9 @@ pub(super) fn passphrase_of(path: &Path) -> anyhow::Result<Zeroizing<String>> {
     let line = bytes.split(|&byte| byte == b'\n').next().unwrap_or_default();
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     let text =
-        std::str::from_utf8(line).map_err(|_| anyhow!("it is not UTF-8")).with_context(cannot)?;
+        std::str::from_utf8(line).map_err(|_| anyhow!("not valid UTF-8")).with_context(cannot)?;
     if text.is_empty() {
-        bail!("{}: its first line is empty", cannot());
+        bail!("{}: the first line is empty", cannot());
     }
     Ok(Zeroizing::new(text.to_owned()))
 }
@@ -105,8 +106,8 @@ pub(super) fn new_passphrase(file: Option<&Path>) -> anyhow::Result<Zeroizing<St
         passphrase_of(path)?
     } else {
         let passphrase = ask("Passphrase for the recovery file: ")?;
-        if *passphrase != *ask("The same again: ")? {
-            bail!("the two passphrases differ; nothing was written");
+        if *passphrase != *ask("Repeat the passphrase: ")? {
+            bail!("the passphrases do not match; nothing was written");
         }
         passphrase
     };
@@ -119,11 +120,9 @@ pub(super) fn new_passphrase(file: Option<&Path>) -> anyhow::Result<Zeroizing<St
 fn ask(prompt: &str) -> anyhow::Result<Zeroizing<String>> {
     let terminal = Term::stderr();
     if !io::stdin().is_terminal() || !terminal.is_term() {
-        bail!(
-            "not a terminal, so there is no prompt for the passphrase; add --passphrase-file FILE"
-        );
+        bail!("cannot prompt for the passphrase without a terminal; add --passphrase-file FILE");
     }
-    let cannot = "cannot ask for the passphrase";
+    let cannot = "cannot read the passphrase from the terminal";
     terminal.write_str(prompt).context(cannot)?;
     Ok(Zeroizing::new(terminal.read_secure_line().context(cannot)?))
 }
@@ -146,7 +145,7 @@ fn identities(paths: &[PathBuf]) -> anyhow::Result<Vec<Identity>> {
         }
     }
     if identities.is_empty() {
-        bail!("the files of --identity have no identity in them");
+        bail!("no identity found in the files of --identity");
     }
     Ok(identities)
 }
@@ -156,7 +155,7 @@ fn limited(source: impl io::Read, limit: u64) -> anyhow::Result<Zeroizing<Vec<u8
     let mut bytes = Zeroizing::new(Vec::new());
     source.take(limit + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > limit {
-        bail!("it has more than {limit} bytes");
+        bail!("larger than {limit} bytes");
     }
     Ok(bytes)
 }

@@ -34,8 +34,9 @@ impl ExportState {
         match self {
             Self::NotNeeded | Self::Current => None,
             Self::Never(secrets) => Some(format!(
-                "hint: backups leave out credentials ({}), and no recovery file has them: a rebuilt cluster could not \
-                 read its backups; run {command} and keep the file elsewhere",
+                "hint: backups exclude credentials ({}), and no recovery file contains them: a \
+                 rebuilt cluster could not read its backups; run {command} and keep the file \
+                 elsewhere",
                 secrets.join(", ")
             )),
             Self::Outdated(exported) => Some(format!(

@@ -6,9 +6,10 @@ use super::key::OpenArgs;
 use crate::exit::Exit;
 use crate::output;
 
-/// Show what is in a recovery file: names and keys, never values
+/// Show the contents of a recovery file: names and keys, never values
 ///
-/// Needs no cluster. Use it to check that the file, and the passphrase or identity that you keep, belong together.
+/// Needs no cluster. Use it to check that the file and the passphrase or identity that you keep
+/// match.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]

@@ -45,7 +45,7 @@ pub(super) async fn gather(installation: &Installation) -> anyhow::Result<Found>
         match (find_secret(installation, name).await?, users.get(name)) {
             (Some(secret), _) => secrets.push(secret),
             (None, Some(users)) => {
-                gaps.push(format!("Secret {name}: not found; named by {}", users.join(", ")));
+                gaps.push(format!("Secret {name}: not found; referenced by {}", users.join(", ")));
             }
             (None, None) => {}
         }
@@ -109,7 +109,8 @@ fn outside(backups: &[BackupStorageLocation], snapshots: &[VolumeSnapshotLocatio
     for (user, config) in backups.chain(snapshots) {
         for setting in FILE_SETTINGS.iter().filter(|setting| config.contains_key(**setting)) {
             gaps.push(format!(
-                "{user}: `{setting}` names a file of the server, which is not exported; keep a copy of it elsewhere"
+                "{user}: `{setting}` is the path of a file on the server, which is not exported; \
+                 keep a copy of it elsewhere"
             ));
         }
     }

@@ -21,43 +21,43 @@ use crate::installation::Installation;
 use crate::listing::{self, ObjectFormat};
 use crate::{moment, run};
 
-/// Restore a backup
+/// Create a restore from a backup
 ///
-/// Lists take several values separated by commas, or the flag several times.
+/// List flags take comma-separated values and can be repeated.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The name of the restore [default: that of the backup or schedule, and the time]
+    /// Name of the restore [default: the name of the backup or schedule, and the current time]
     name: Option<String>,
 
     #[command(flatten)]
     from: From,
 
-    /// With --from-schedule, also take a backup that has partially failed, if it is the newest
+    /// With --from-schedule, also accept a PartiallyFailed backup if it is the newest
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", value_parser = flags::boolean)]
     allow_partially_failed: Option<bool>,
 
-    /// Labels to put on the restore
+    /// Labels to add to the restore
     #[arg(long, value_name = "KEY=VALUE,…", value_parser = flags::pairs)]
     labels: Vec<Pairs>,
 
-    /// Annotations to put on the restore; a pair with a comma in it is put in double quotes
+    /// Annotations to add to the restore; put a pair that contains a comma in double quotes
     #[arg(long, value_name = "KEY=VALUE,…", value_parser = flags::pairs)]
     annotations: Vec<Pairs>,
 
-    /// Wait until the restore is over; exits with 1 unless it is complete
+    /// Wait until the restore has ended; exit with 1 unless it is Completed
     #[arg(short, long)]
     wait: bool,
 
-    /// Restore nothing: show what would be created, updated, skipped or refused, and why. Exits with 1
-    /// if something would fail
+    /// Restore nothing: show what would be created, updated, skipped or refused, and why. Exits
+    /// with 1 if something would fail
     ///
-    /// The archive is downloaded, and the API server asked with your own rights; no Restore is
-    /// created. Actions of plugins are not run, and neither are hooks.
+    /// The archive is downloaded, and the API server validates the objects with your own
+    /// permissions; no Restore is created. Plugin actions and hooks are not run.
     #[arg(long, conflicts_with = "wait")]
     dry_run: bool,
 
-    /// Print the restore instead of making it; with --dry-run, how to print the plan
+    /// Print the restore instead of creating it; with --dry-run, output format of the plan
     #[arg(short, long, value_name = "FORMAT", conflicts_with = "wait")]
     output: Option<ObjectFormat>,
 
@@ -76,17 +76,17 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Args)]
 #[group(required = true, multiple = false)]
 struct From {
-    /// The backup to restore
+    /// Backup to restore from
     #[arg(long, value_name = "NAME")]
     from_backup: Option<String>,
 
-    /// The schedule whose newest completed backup is restored
+    /// Schedule whose newest completed backup is restored
     #[arg(long, value_name = "NAME")]
     from_schedule: Option<String>,
 }
 
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "How the archive comes, with --dry-run")]
+#[command(next_help_heading = "Download for --dry-run")]
 struct Trust {
     #[command(flatten)]
     args: TrustArgs,
@@ -145,6 +145,6 @@ fn restore(args: &Args, now: Timestamp) -> anyhow::Result<Restore> {
 fn default_name(source: &str, now: Timestamp) -> anyhow::Result<RestoreName> {
     RestoreName::new(source)?;
     RestoreName::new(format!("{source}-{}", moment::digits(now))).with_context(|| {
-        format!("the name `{source}` leaves no room for the time; give the restore a name")
+        format!("the name `{source}` leaves no room for the timestamp; give the restore a name")
     })
 }

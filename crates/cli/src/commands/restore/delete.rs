@@ -7,9 +7,9 @@ use crate::exit::Exit;
 use crate::installation::Installation;
 use crate::selection::{self, Deletion};
 
-/// Forget restores
+/// Delete restores
 ///
-/// What was restored stays as it is. The server deletes the log and the results of the restore from
+/// Restored objects are not touched. The server deletes the log and the results of the restore from
 /// the storage location.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -21,8 +21,8 @@ pub(crate) async fn run(args: &Args, installation: &InstallationArgs) -> anyhow:
     let installation = Installation::connect(installation).await?;
     let question = async |names: &[String]| {
         Ok(format!(
-            "The restore(s) {} will be forgotten, with their logs and results; what they restored \
-             stays.",
+            "Restore(s) {} will be deleted with their logs and results; restored objects are not \
+             touched.",
             names.join(", ")
         ))
     };

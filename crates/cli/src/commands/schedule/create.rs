@@ -13,30 +13,31 @@ use crate::installation::Installation;
 use crate::listing::{self, ObjectFormat};
 use crate::run;
 
-/// Let backups be made again and again
+/// Create a backup schedule
 ///
-/// The times are a cron expression of five fields: minute, hour, day of the month, month, day of the
-/// week. `0 3 * * *` is each night at three, in the server's time zone, which is UTC in a pod;
-/// `CRON_TZ=Europe/Berlin 0 3 * * *` names another. `@daily`, `@hourly` and the like work, and
-/// `@every 6h`.
+/// The schedule is a cron expression with five fields: minute, hour, day of month, month, day of
+/// week. `0 3 * * *` is every night at three, in the server's time zone, which is UTC in a pod;
+/// `CRON_TZ=Europe/Berlin 0 3 * * *` selects another. `@daily`, `@hourly` and similar are
+/// supported, and so is `@every 6h`.
 ///
-/// A backup is called after the schedule and its time. Lists take several values separated by commas, or
-/// the flag several times.
+/// Backups are named after the schedule and their time. List flags take comma-separated values and
+/// can be repeated.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The name of the schedule
+    /// Name of the schedule
     name: String,
 
-    /// When to make backups, such as `0 3 * * *` or `@every 6h`
+    /// Cron expression, such as `0 3 * * *` or `@every 6h`
     #[arg(long, value_name = "CRON", value_parser = times)]
     schedule: String,
 
-    /// Whether backups belong to the schedule, so that they are deleted from the cluster with it
+    /// Make the schedule the owner of its backups, so that they are deleted from the cluster with
+    /// it
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", default_value = "false", value_parser = flags::boolean)]
     use_owner_references_in_backup: bool,
 
-    /// Whether to begin paused: no backups until `schedule unpause`
+    /// Create the schedule paused: no backups until `schedule unpause`
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", default_value = "false", value_parser = flags::boolean)]
     paused: bool,
@@ -44,12 +45,12 @@ pub(crate) struct Args {
     #[command(flatten)]
     skip: Skip,
 
-    /// Labels to put on the schedule and its backups
+    /// Labels to add to the schedule and its backups
     #[arg(long, value_name = "KEY=VALUE,…", value_parser = flags::pairs)]
     labels: Vec<Pairs>,
 
-    /// Annotations to put on the schedule and its backups; a pair with a comma in it is put in double
-    /// quotes
+    /// Annotations to add to the schedule and its backups; put a pair that contains a comma in
+    /// double quotes
     #[arg(long, value_name = "KEY=VALUE,…", value_parser = flags::pairs)]
     annotations: Vec<Pairs>,
 
@@ -68,7 +69,7 @@ pub(crate) struct Args {
 /// What becomes of a time that has just passed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Skip {
-    /// Whether to leave out the backup that would be due at once [default: what the server says]
+    /// Skip the backup that would be due immediately [default: the server's]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", value_parser = flags::boolean)]
     pub(super) skip_immediately: Option<bool>,

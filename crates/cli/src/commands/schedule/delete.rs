@@ -11,8 +11,8 @@ use crate::selection::{self, Deletion};
 
 /// Delete schedules
 ///
-/// Their backups stay, unless the schedule was created with --use-owner-references-in-backup: then they
-/// vanish from the cluster, and come back from the storage location.
+/// Backups are kept, unless the schedule was created with --use-owner-references-in-backup: then
+/// they disappear from the cluster, and are synced again from the storage location.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -23,7 +23,7 @@ pub(crate) async fn run(args: &Args, installation: &InstallationArgs) -> anyhow:
     let installation = Installation::connect(installation).await?;
     let question = async |names: &[String]| {
         Ok(format!(
-            "The schedule(s) {} will be deleted; what is in the storage location stays.",
+            "Schedule(s) {} will be deleted; the contents of the storage location are kept.",
             names.join(", ")
         ))
     };
@@ -31,8 +31,8 @@ pub(crate) async fn run(args: &Args, installation: &InstallationArgs) -> anyhow:
         selection::delete(&installation, &schedule).await?;
         if schedule.spec.use_owner_references_in_backup == Some(true) {
             output::say(format_args!(
-                "the backups of `{}` belong to it and vanish from the cluster; those in the storage \
-                 location come back",
+                "backups of `{}` are owned by it and disappear from the cluster; those in the \
+                 storage location are synced again",
                 schedule.name_any()
             ));
         }

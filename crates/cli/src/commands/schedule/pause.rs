@@ -32,7 +32,7 @@ pub(crate) async fn run(
     for schedule in args.which.find::<Schedule>(&installation).await? {
         let name = schedule.name_any();
         if schedule.spec.paused == paused {
-            output::say(format_args!("schedule `{name}` is {state} already"));
+            output::say(format_args!("schedule `{name}` is already {state}"));
             continue;
         }
         let fields = change(paused, args.skip.skip_immediately);

@@ -13,15 +13,17 @@ use crate::flags;
 #[derive(Debug, clap::Args)]
 #[expect(clippy::struct_field_names, reason = "they are the names of the flags")]
 struct Flags {
-    /// How long the Lease lasts after a renewal, in whole seconds, at most 10m; then another server takes it
+    /// Duration of the Lease after a renewal, in whole seconds, at most 10m; then a standby server
+    /// takes it over
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = flags::timeout)]
     leader_elect_lease_duration: Duration,
 
-    /// How long this server works when it cannot renew the Lease; shorter than the Lease lasts
+    /// Time that the active server keeps working when it cannot renew the Lease; shorter than the
+    /// Lease duration
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = flags::timeout)]
     leader_elect_renew_deadline: Duration,
 
-    /// How often the Lease is renewed; shorter than that
+    /// Interval between Lease renewals; shorter than that time
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = flags::timeout)]
     leader_elect_retry_period: Duration,
 }

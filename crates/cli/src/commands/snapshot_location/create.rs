@@ -15,13 +15,13 @@ use crate::installation::Installation;
 use crate::listing::{self, ObjectFormat};
 use crate::run;
 
-/// Add a location for snapshots of volumes
+/// Create a volume snapshot location
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The name of the location
+    /// Name of the location
     name: String,
 
-    /// Who takes the snapshots: the name of a volume snapshotter plugin, such as aws
+    /// Provider: the name of a volume snapshotter plugin, such as aws
     #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     provider: String,
 
@@ -29,19 +29,19 @@ pub(crate) struct Args {
     #[arg(long, value_name = "KEY=VALUE,…", value_parser = flags::pairs)]
     config: Vec<Pairs>,
 
-    /// Labels to put on the location
+    /// Labels to add to the location
     #[arg(long, value_name = "KEY=VALUE,…", value_parser = flags::pairs)]
     labels: Vec<Pairs>,
 
-    /// The key of a Secret with the credentials of this location [default: the server's]
+    /// Secret and key with the credentials for this location [default: the server's]
     #[arg(long, value_name = "SECRET=KEY", value_parser = flags::credential)]
     credential: Option<SecretKeySelector>,
 
-    /// What becomes of snapshots that were taken, unless the backup says [default: the server's, auto]
+    /// Upload policy for snapshots, unless set in the backup [default: the server's, auto]
     #[arg(long, value_name = "TYPE", value_parser = flags::snapshot_type())]
     snapshot_type: Option<SnapshotType>,
 
-    /// Print the location instead of adding it
+    /// Print the location instead of creating it
     #[arg(short, long, value_name = "FORMAT")]
     output: Option<ObjectFormat>,
 }

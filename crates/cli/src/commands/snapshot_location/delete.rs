@@ -8,10 +8,10 @@ use crate::installation::Installation;
 use crate::selection::{self, Deletion};
 use crate::{listing, output};
 
-/// Forget a location for snapshots of volumes
+/// Delete volume snapshot locations
 ///
-/// No snapshot is touched. But those that were taken with the location can be neither restored nor
-/// deleted until there is one of the same name again.
+/// Snapshots are not touched, but those taken with the location can be neither restored nor deleted
+/// until a location of the same name exists again.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -26,7 +26,7 @@ pub(crate) async fn run(args: &Args, installation: &InstallationArgs) -> anyhow:
             output::say(format_args!("warning: {warning}"));
         }
         Ok(format!(
-            "The cluster will forget the snapshot location(s) {}; the snapshots stay.",
+            "Snapshot location(s) {} will be deleted; the snapshots are kept.",
             names.join(", ")
         ))
     };
@@ -49,8 +49,8 @@ fn warning(location: &str, backups: &[Backup]) -> Option<String> {
         count => format!("{count} backups have, or may have,"),
     };
     Some(format!(
-        "{backups} snapshots that were taken with `{location}`: without a location of that name they \
-         can be neither restored nor deleted"
+        "{backups} snapshots taken with `{location}`: without a location of that name, they can be \
+         neither restored nor deleted"
     ))
 }
 

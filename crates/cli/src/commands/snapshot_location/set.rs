@@ -12,30 +12,30 @@ use crate::installation::Installation;
 use crate::listing::{self, Kind as _};
 use crate::{flags, output};
 
-/// Change a location for snapshots of volumes
+/// Change a volume snapshot location
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The location to change
+    /// Name of the location
     name: String,
 
-    /// The key of a Secret with the credentials of this location
+    /// Secret and key with the credentials for this location
     #[arg(long, value_name = "SECRET=KEY", value_parser = flags::credential)]
     credential: Option<SecretKeySelector>,
 
-    /// What becomes of snapshots that were taken, unless the backup says
+    /// Upload policy for snapshots, unless set in the backup
     #[arg(long, value_name = "TYPE", value_parser = flags::snapshot_type())]
     snapshot_type: Option<SnapshotType>,
 }
 
 pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::Result<Exit> {
     let Some(patch) = patch(&args) else {
-        bail!("nothing is to be changed; say what with --credential or --snapshot-type");
+        bail!("nothing to change; add --credential or --snapshot-type");
     };
     let installation = Installation::connect(installation).await?;
     // One that is not there is told with a hint.
     listing::get::<VolumeSnapshotLocation>(&installation, &args.name).await?;
     listing::change::<VolumeSnapshotLocation>(&installation, &args.name, &patch).await?;
-    output::say(format_args!("{} `{}` is changed", VolumeSnapshotLocation::NOUN, args.name));
+    output::say(format_args!("{} `{}` changed", VolumeSnapshotLocation::NOUN, args.name));
     Ok(Exit::Success)
 }
 

@@ -54,16 +54,17 @@ pub(super) async fn remove(installation: &Installation) -> anyhow::Result<Option
 pub(super) async fn other_holder(installation: &Installation) -> anyhow::Result<Option<String>> {
     let api: Api<Lease> = installation.api();
     let request = api.get_opt(bowline_server::lease::NAME);
-    let lease = installation.ask("look at the Lease", request).await?;
+    let lease = installation.ask("read the Lease", request).await?;
     let Some(holder) = lease.as_ref().map(holder).filter(|holder| !holder.is_empty()) else {
         return Ok(None);
     };
     let deployments: Api<Deployment> = installation.api();
-    let deployment = installation.ask("look at the server", deployments.get_opt(NAME)).await?;
+    let deployment =
+        installation.ask("read the server's Deployment", deployments.get_opt(NAME)).await?;
     if let Some(deployment) = deployment.filter(is_ours) {
         let pods: Api<Pod> = installation.api();
         let params = ListParams::default().labels(&selector(&deployment)).limit(MOST_PODS);
-        let pods = installation.ask("look at the server's pods", pods.list_metadata(&params));
+        let pods = installation.ask("list the server's pods", pods.list_metadata(&params));
         let is_pod = pods.await?.items.iter().any(|pod| pod.name_any() == holder);
         if is_pod || identity(&deployment) == Some(holder) {
             return Ok(None);
@@ -109,14 +110,14 @@ enum Sight {
 /// long as it lasts is let go.
 async fn look(installation: &Installation, api: &Api<Lease>) -> anyhow::Result<Sight> {
     let name = bowline_server::lease::NAME;
-    let get = async || installation.ask("look at the Lease", api.get_opt(name)).await;
+    let get = async || installation.ask("read the Lease", api.get_opt(name)).await;
     let Some(first) = get().await? else { return Ok(Sight::Nothing) };
     if holder(&first).is_empty() {
         return Ok(Sight::Silent(Box::new(first)));
     }
     let Some(lasts) = lasts(&first) else { return Ok(Sight::Live(holder(&first).to_owned())) };
     output::say(format_args!(
-        "Lease {name}: waiting for up to {} s to see whether the server `{}` still works",
+        "Lease {name}: waiting for up to {} s to check whether server `{}` is still active",
         lasts.as_secs(),
         holder(&first)
     ));

@@ -29,12 +29,12 @@ pub(super) async fn find(installation: &Installation) -> anyhow::Result<BTreeSet
                     listed => listed.map(|listed| listed.items),
                 }
             };
-            let doing = format!("look for {} in other namespaces", names.plural);
+            let doing = format!("list {} in other namespaces", names.plural);
             let found = installation.ask(&doing, request).await?;
             others.extend(found.iter().filter_map(ResourceExt::namespace));
         }
     }
-    let (all, doing) = (installation.cluster_api(), "look for other servers");
+    let (all, doing) = (installation.cluster_api(), "list other servers");
     let servers = server_deployment::list(installation, &all, doing, &elsewhere, is_server).await?;
     others.extend(servers.iter().filter_map(ResourceExt::namespace));
     Ok(others)

@@ -56,7 +56,7 @@ pub(super) async fn let_go(installation: &Installation) -> anyhow::Result<()> {
 async fn server_is_there(installation: &Installation) -> anyhow::Result<bool> {
     let api: Api<Deployment> = installation.api();
     for name in CONTAINERS {
-        let found = installation.ask("look at the server", api.get_opt(name)).await?;
+        let found = installation.ask("read the server's Deployment", api.get_opt(name)).await?;
         let status = found.and_then(|deployment| deployment.status).unwrap_or_default();
         if status.available_replicas.unwrap_or_default() > 0 {
             return Ok(true);
@@ -114,7 +114,7 @@ where
         let kept: Vec<_> = object.finalizers().iter().filter(|one| *one != finalizer).collect();
         let change = Patch::Merge(json!({"metadata": {"finalizers": kept}}));
         let (doing, params) =
-            (format!("let go of {} {name}", K::kind(&())), PatchParams::default());
+            (format!("remove the finalizer of {} {name}", K::kind(&())), PatchParams::default());
         let request = async {
             match api.patch_metadata(&name, &params, &change).await {
                 // Somebody has been faster.
@@ -126,7 +126,8 @@ where
     }
     if !held.is_empty() {
         output::say(format_args!(
-            "{} {}: let go without a server; their files in the bucket, if any, stay",
+            "{} {}: finalizers removed without a server; their files in the bucket, if any, are \
+             kept",
             held.len(),
             K::plural(&()),
         ));

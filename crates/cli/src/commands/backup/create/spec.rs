@@ -13,118 +13,123 @@ use crate::selector;
 
 /// What to back up.
 #[derive(Debug, Default, clap::Args)]
-#[command(next_help_heading = "What to back up")]
+#[command(next_help_heading = "Resource selection")]
 pub(crate) struct What {
-    /// Namespaces to take; * for all [default: *]
+    /// Namespaces to include; * for all [default: *]
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = flags::word())]
     include_namespaces: Vec<String>,
 
-    /// Namespaces to leave out
+    /// Namespaces to exclude
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = flags::word())]
     exclude_namespaces: Vec<String>,
 
-    /// Resources to take, such as deployments.apps; * for all
+    /// Resources to include, such as deployments.apps; * for all
     #[arg(long, value_name = "RESOURCES", value_delimiter = ',', value_parser = flags::word())]
     include_resources: Vec<String>,
 
-    /// Resources to leave out
+    /// Resources to exclude
     #[arg(long, value_name = "RESOURCES", value_delimiter = ',', value_parser = flags::word())]
     exclude_resources: Vec<String>,
 
-    /// Whether to take what lives in no namespace [default: what belongs to the rest]
+    /// Include cluster-scoped resources [default: only those related to the selected objects]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", value_parser = flags::boolean)]
     include_cluster_resources: Option<bool>,
 
-    /// Resources that live in no namespace to take; not with the three above
+    /// Cluster-scoped resources to include; cannot be combined with --include-resources,
+    /// --exclude-resources or --include-cluster-resources
     #[arg(long, value_name = "RESOURCES", value_delimiter = ',', value_parser = flags::word())]
     include_cluster_scoped_resources: Vec<String>,
 
-    /// Resources that live in no namespace to leave out; not with the three above
+    /// Cluster-scoped resources to exclude; cannot be combined with --include-resources,
+    /// --exclude-resources or --include-cluster-resources
     #[arg(long, value_name = "RESOURCES", value_delimiter = ',', value_parser = flags::word())]
     exclude_cluster_scoped_resources: Vec<String>,
 
-    /// Resources that live in a namespace to take; not with the three above
+    /// Namespaced resources to include; cannot be combined with --include-resources,
+    /// --exclude-resources or --include-cluster-resources
     #[arg(long, value_name = "RESOURCES", value_delimiter = ',', value_parser = flags::word())]
     include_namespace_scoped_resources: Vec<String>,
 
-    /// Resources that live in a namespace to leave out; not with the three above
+    /// Namespaced resources to exclude; cannot be combined with --include-resources,
+    /// --exclude-resources or --include-cluster-resources
     #[arg(long, value_name = "RESOURCES", value_delimiter = ',', value_parser = flags::word())]
     exclude_namespace_scoped_resources: Vec<String>,
 
-    /// Take only objects with these labels
+    /// Include only objects that match this label selector
     #[arg(short = 'l', long, value_name = "SELECTOR")]
     selector: Option<String>,
 
-    /// Take only objects that one of these selects, as in `app=web or app=db`
+    /// Include only objects that match one of these label selectors, such as `app=web or app=db`
     #[arg(long, value_name = "SELECTORS", conflicts_with = "selector")]
     or_selector: Option<String>,
 
-    /// Objects to take first and in this order, as in `pods=ns1/a,ns1/b;persistentvolumes=pv1`
+    /// Objects to back up first, in this order, such as `pods=ns1/a,ns1/b;persistentvolumes=pv1`
     #[arg(long, value_name = "RESOURCE=NAMES;…")]
     ordered_resources: Option<String>,
 
-    /// The ConfigMap with policies for volumes and resources
+    /// ConfigMap with the policies for volumes and resources
     #[arg(long, value_name = "NAME")]
     resource_policies_configmap: Option<String>,
 }
 
 /// Where to, and how.
 #[derive(Debug, Default, clap::Args)]
-#[command(next_help_heading = "Where to, and how")]
+#[command(next_help_heading = "Storage and volumes")]
 pub(crate) struct How {
-    /// How long to keep the backup; 0s means the default [default: the server's, 30 days]
+    /// Time to keep the backup; 0s for the default [default: the server's, 30 days]
     #[arg(long, value_name = "DURATION", value_parser = flags::duration)]
     ttl: Option<Duration>,
 
-    /// The storage location to write to [default: the default one]
+    /// Storage location to write to [default: the default location]
     #[arg(long, value_name = "NAME")]
     storage_location: Option<String>,
 
-    /// The locations for volume snapshots, at most one for each provider
+    /// Volume snapshot locations, at most one per provider
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = flags::word())]
     volume_snapshot_locations: Vec<String>,
 
-    /// Whether to snapshot volumes [default: those of CSI drivers, and others where there is a location
-    /// for it]
+    /// Take volume snapshots [default: of CSI volumes, and of others if a snapshot location exists
+    /// for them]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", value_parser = flags::boolean)]
     snapshot_volumes: Option<bool>,
 
-    /// What becomes of snapshots by plugins of snapshot locations [default: what the location says,
-    /// else the server's, auto]
+    /// Upload policy for snapshots taken by snapshot location plugins [default: the location's,
+    /// then the server's, auto]
     #[arg(long, value_name = "TYPE", value_parser = flags::snapshot_type())]
     snapshot_type: Option<SnapshotType>,
 
-    /// Whether to move the data of snapshots into the storage location; this version has no data mover
-    /// and refuses the backup. Snapshot locations whose plugin uploads do that instead
+    /// Move snapshot data to the storage location; not supported: this version has no data mover
+    /// and refuses the backup. Use snapshot locations whose plugin uploads snapshots instead
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", value_parser = flags::boolean)]
     snapshot_move_data: Option<bool>,
 
-    /// What moves the data; without effect in this version, which has no data mover
+    /// Data mover to use; ignored, because this version has no data mover
     #[arg(long, value_name = "NAME")]
     data_mover: Option<String>,
 
-    /// Whether to copy pod volumes file by file unless they opt out; this version cannot, and reports
-    /// each such volume as an error
+    /// Back up pod volumes with file-system backup unless they opt out; not supported: each such
+    /// volume is reported as an error
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", value_parser = flags::boolean)]
     default_volumes_to_fs_backup: Option<bool>,
 
-    /// How many files to copy at once; without effect in this version, which copies no files
+    /// Number of files to upload in parallel; ignored, because this version has no file-system
+    /// backup
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(i64).range(0..))]
     parallel_files_upload: Option<i64>,
 
-    /// The label whose value groups volumes that are snapshotted together
+    /// Label key that groups volumes to be snapshotted together
     #[arg(long, value_name = "LABEL")]
     volume_group_snapshot_label_key: Option<String>,
 
-    /// How long a CSI driver may take for a snapshot [default: the server's, 10 minutes]
+    /// Time limit for a CSI snapshot [default: the server's, 10 minutes]
     #[arg(long, value_name = "DURATION", value_parser = flags::duration)]
     csi_snapshot_timeout: Option<Duration>,
 
-    /// How long an operation of a plugin may take [default: the server's, 4 hours]
+    /// Time limit for a plugin operation [default: the server's, 4 hours]
     #[arg(long, value_name = "DURATION", value_parser = flags::duration)]
     item_operation_timeout: Option<Duration>,
 }
@@ -203,7 +208,7 @@ fn check_filters(what: &What) -> anyhow::Result<()> {
     if has_old && has_new {
         bail!(
             "--include-resources, --exclude-resources and --include-cluster-resources cannot be \
-             mixed with the flags for cluster-scoped and namespace-scoped resources; use either"
+             combined with the flags for cluster-scoped and namespace-scoped resources"
         );
     }
     Ok(())
@@ -221,7 +226,7 @@ fn ordered_resources(text: &str) -> anyhow::Result<BTreeMap<String, String>> {
                 ordered.insert(resource.to_owned(), names.to_owned());
             }
             _ => bail!(
-                "--ordered-resources needs RESOURCE=NAMES, separated by semicolons, not `{entry}`"
+                "--ordered-resources expects RESOURCE=NAMES, separated by semicolons, not `{entry}`"
             ),
         }
     }

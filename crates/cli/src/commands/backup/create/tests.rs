@@ -114,19 +114,19 @@ fn what_contradicts_itself_is_refused() {
     for (line, reason) in [
         (
             &["--include-resources=pods", "--include-cluster-scoped-resources=*"][..],
-            "cannot be mixed with",
+            "cannot be combined with",
         ),
         (
             &["--include-cluster-resources=false", "--exclude-namespace-scoped-resources=pods"],
-            "cannot be mixed with",
+            "cannot be combined with",
         ),
-        (&["--exclude-namespaces=*"], "would leave nothing"),
-        (&["--include-namespaces=*,a"], "say either"),
+        (&["--exclude-namespaces=*"], "would exclude everything"),
+        (&["--include-namespaces=*,a"], "use either"),
         (&["--include-namespaces=a,b", "--exclude-namespaces=b"], "`b` is both"),
         (&["--ordered-resources=pods"], "not `pods`"),
         (&["--ordered-resources=pods=a;"], "not ``"),
         (&["--selector=a="], ""),
-        (&["--selector=a=b=c"], "is no label selector"),
+        (&["--selector=a=b=c"], "is not a valid label selector"),
     ] {
         match spec_of(line) {
             Ok(_) => assert_eq!(reason, "", "{line:?}"),

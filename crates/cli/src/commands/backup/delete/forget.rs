@@ -34,11 +34,11 @@ pub(super) async fn forget(installation: &Installation, backups: &[Backup]) -> a
             output::data(format!("{}\n", harmless(line)))?;
         }
         listing::delete::<Backup>(installation, &name).await?;
-        output::say(format_args!("backup `{name}` is forgotten"));
+        output::say(format_args!("backup `{name}` removed from the cluster"));
     }
     output::say(
-        "hint: when its storage location can be read again, the server brings a forgotten backup into the \
-         cluster again as long as its files are there; delete it then",
+        "hint: if the storage location becomes readable again and the files still exist, the server syncs the \
+         backup into the cluster again; delete it then",
     );
     Ok(())
 }
@@ -52,7 +52,7 @@ fn check(backup: &Backup) -> anyhow::Result<()> {
     let name = backup.name_any();
     let phase = phase.map_or_else(|| "New".to_owned(), ToString::to_string);
     bail!(
-        "backup `{name}` is {phase}, so it cannot be forgotten; hint: stop it with `bowline backup cancel \
+        "backup `{name}` is {phase}, so it cannot be removed; hint: cancel it with `bowline backup cancel \
          {name}` first"
     );
 }
@@ -100,7 +100,7 @@ fn files(name: &str, location: &str, found: Option<&BackupStorageLocation>) -> S
     let storage = found.and_then(|found| found.spec.object_storage.as_ref());
     let Some(storage) = storage else {
         return format!(
-            "files in storage location {location}, which does not exist any more: folder backups/{name}/"
+            "files in storage location {location}, which no longer exists: prefix backups/{name}/"
         );
     };
     let prefix = match storage.prefix.trim_matches('/') {
@@ -108,7 +108,7 @@ fn files(name: &str, location: &str, found: Option<&BackupStorageLocation>) -> S
         prefix => format!("{prefix}/"),
     };
     format!(
-        "files in storage location {location}: bucket {}, folder {prefix}backups/{name}/",
+        "files in storage location {location}: bucket {}, prefix {prefix}backups/{name}/",
         storage.bucket
     )
 }
@@ -159,10 +159,10 @@ fn counted(backup: &Backup, named: usize) -> Vec<String> {
     let csi = count(status.csi_volume_snapshots_completed);
     let mut lines = Vec::new();
     if plugins > 0 {
-        lines.push(format!("snapshots that only files in the bucket name: {plugins}"));
+        lines.push(format!("snapshots recorded only in the bucket: {plugins}"));
     }
     if csi > 0 {
-        lines.push(format!("CSI snapshots that the backup completed: {csi}"));
+        lines.push(format!("CSI snapshots completed by the backup: {csi}"));
     }
     lines
 }
@@ -184,7 +184,7 @@ where
                 listed => listed.map(Some),
             }
         };
-        let listed = installation.ask("list what the backup leaves behind", listing).await?;
+        let listed = installation.ask("list the leftovers of the backup", listing).await?;
         let Some(page) = listed else { return Ok(found) };
         found.extend(page.items);
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
@@ -234,9 +234,9 @@ mod tests {
         .unwrap();
         assert_eq!(
             files("b", "l", Some(&location)),
-            "files in storage location l: bucket bk, folder p/backups/b/"
+            "files in storage location l: bucket bk, prefix p/backups/b/"
         );
-        assert!(files("b", "l", None).contains("does not exist any more: folder backups/b/"));
+        assert!(files("b", "l", None).contains("no longer exists: prefix backups/b/"));
         let report: VolumePluginBackup = serde_json::from_value(json!({
             "metadata": {"name": "r"}, "spec": {"backup": "b", "volume": "pv-1"},
             "status": {"snapshotID": "snap-1"},
@@ -254,8 +254,8 @@ mod tests {
         assert_eq!(
             counted(&backup(&status), 1),
             [
-                "snapshots that only files in the bucket name: 2",
-                "CSI snapshots that the backup completed: 2"
+                "snapshots recorded only in the bucket: 2",
+                "CSI snapshots completed by the backup: 2"
             ]
         );
     }

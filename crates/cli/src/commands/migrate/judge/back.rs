@@ -17,8 +17,8 @@ const OURS: &str = "bowline.io/";
 pub(in super::super) fn back(facts: &Facts, open: &[String]) -> Vec<Finding> {
     let mut findings = Vec::new();
     if !open.is_empty() {
-        let why = "Velero would mark them as failed and leave behind what they have begun; wait \
-                   until they have ended, or cancel them";
+        let why = "Velero would mark these runs as failed and leave their unfinished work behind; \
+                   wait until they have ended, or cancel them";
         findings.push(finding(Verdict::Stays, open_runs::named(open), why));
     }
     folders(&mut findings, facts);
@@ -29,8 +29,8 @@ pub(in super::super) fn back(facts: &Facts, open: &[String]) -> Vec<Finding> {
     if running(&facts.bowline) && running(&facts.velero) {
         findings.push(finding(
             Verdict::Stays,
-            "both servers are wanted in this namespace",
-            "two servers work on the same resources; stop one of them",
+            "both servers are scaled up in this namespace",
+            "two servers would process the same resources; stop one of them",
         ));
     }
     findings
@@ -53,7 +53,10 @@ fn folders(findings: &mut Vec<Finding>, facts: &Facts) {
         findings.push(finding(
             Verdict::Stays,
             format!("backup location {name} ({FILESYSTEM})"),
-            format!("Velero has no such provider: it cannot read the {backups} backups in it"),
+            format!(
+                "Velero does not support this provider and cannot read the {backups} backups \
+                     in the location"
+            ),
         ));
     }
     let default = facts
@@ -69,13 +72,19 @@ fn folders(findings: &mut Vec<Finding>, facts: &Facts) {
         findings.push(finding(
             Verdict::Stays,
             format!("schedule {}", schedule.name_any()),
-            "its backups go to such a location, which Velero cannot use",
+            "backups of this schedule go to such a location, which Velero cannot use",
         ));
     }
     let elsewhere =
         facts.backups.iter().filter(|backup| !folders.contains(&backup.spec.storage_location));
-    counted(findings, elsewhere.count(), "backup", "listed, described, restored, and expire");
-    counted(findings, go.len(), "schedule", "go on as before");
+    counted(
+        findings,
+        elsewhere.count(),
+        "backup",
+        "can be listed, described and restored, and \
+                                                    expire as before",
+    );
+    counted(findings, go.len(), "schedule", "continue as before");
 }
 
 /// What becomes of our records of snapshots, and of snapshots that our own plugins took.
@@ -86,8 +95,7 @@ fn snapshots(findings: &mut Vec<Finding>, facts: &Facts, images: Option<&[String
     findings.push(finding(
         Verdict::Differs,
         format!("{} VolumePluginBackups", facts.snapshotters.len()),
-        "Velero does not know them and does not need them; the snapshots that they are of are in \
-         its own records, too",
+        "Velero neither knows nor needs them; the snapshots are also in Velero's own records",
     ));
     let mut ours: BTreeMap<&str, usize> = BTreeMap::new();
     for plugin in facts.snapshotters.iter().filter(|plugin| plugin.starts_with(OURS)) {
@@ -99,7 +107,8 @@ fn snapshots(findings: &mut Vec<Finding>, facts: &Facts, images: Option<&[String
             findings.push(finding(
                 Verdict::Stays,
                 format!("{count} snapshots of {plugin}"),
-                "Velero can restore and delete them only with this plugin: `velero plugin add`",
+                "Velero can restore and delete them only with this plugin; add it with `velero \
+                 plugin add`",
             ));
         }
     }

@@ -22,18 +22,20 @@ pub(super) struct Words {
 
 pub(super) const FORTH: Words = Words {
     stores: &["aws", FILESYSTEM],
-    not: "no plugin for it is in the Deployment velero, and Bowline needs one, too: name its image \
-          with --plugins",
-    unclear: "no image of a plugin is named after it: make sure that one of them serves it, with \
-              `bowline plugin get` once the server runs",
-    unknown: "it needs a plugin: name its image with --plugins",
+    not: "Deployment velero has no plugin for this provider, and Bowline needs one too: name its \
+          image with --plugins",
+    unclear: "no plugin image is named after this provider: make sure that one of the plugins \
+              serves it, with `bowline plugin get` once the server runs",
+    unknown: "a plugin is required: name its image with --plugins",
 };
 
 pub(super) const BACK: Words = Words {
     stores: &[],
-    not: "Velero needs a plugin for it, and its Deployment has none: `velero plugin add`",
-    unclear: "no image of a plugin of Velero is named after it: make sure that one of them serves it",
-    unknown: "install Velero with a plugin for it",
+    not: "Velero needs a plugin for this provider, and its Deployment has none; add one with \
+          `velero plugin add`",
+    unclear: "no plugin image in Velero is named after this provider: make sure that one of the \
+              plugins serves it",
+    unknown: "install Velero with a plugin for this provider",
 };
 
 /// Whether a location is a folder of our server.
@@ -86,8 +88,9 @@ pub(super) fn credentials(findings: &mut Vec<Finding>, facts: &Facts) {
         backups.chain(snapshots).filter(|(_, _, config)| config.contains_key(KEY))
     {
         let why = format!(
-            "`config.{KEY}` is refused here: put the credentials into a Secret, name it with `bowline \
-             {noun}-location set {name} --credential SECRET=KEY`, and remove the key from the location"
+            "`config.{KEY}` is not supported: put the credentials into a Secret, set it with \
+             `bowline {noun}-location set {name} --credential SECRET=KEY`, and remove the key from \
+             the location"
         );
         findings.push(finding(
             Verdict::Stays,

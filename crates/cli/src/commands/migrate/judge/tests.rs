@@ -180,12 +180,12 @@ fn what_plugins_with_actions_may_notice_is_told() {
         forth(&facts, &[])
     };
     let clouds = found(&["x/velero-plugin-for-aws:v1", "x/velero-plugin-for-microsoft-azure:v1"]);
-    let is_about = |one: &Finding| one.what == "rights of plugins";
+    let is_about = |one: &Finding| one.what == "permissions of plugins";
     assert!(!clouds.iter().any(is_about), "{clouds:#?}");
     let actions = found(&["x/velero-plugin-for-gcp:v1", "x/openshift-velero-plugin:v1"]);
     for (what, words) in [
-        ("rights of plugins", "cluster-admin"),
-        ("calls of item actions", "--serial-plugin"),
+        ("permissions of plugins", "cluster-admin"),
+        ("concurrent item action calls", "--serial-plugin"),
         ("the Deployment", "`bowline`"),
     ] {
         let told = of(&actions, what);

@@ -65,7 +65,7 @@ pub(super) async fn run(
     let asked_to_end = until_asked_to_end()?;
     let planned = async {
         let (contents, volumes) = Box::pin(fetch(installation, &downloads, &backup)).await?;
-        let _spinner = Spinner::start("asking the API server what would happen");
+        let _spinner = Spinner::start("validating objects with the API server");
         let run = plan::Run {
             request,
             cluster: Arc::new(ApiServer::new(installation.client(), PAGE).dry_run()),
@@ -77,7 +77,7 @@ pub(super) async fn run(
             Ok(plan) => Ok(Ok(plan)),
             // The server would refuse it, too.
             Err(damaged @ Fatal::Damaged { .. }) => Ok(Err(damaged.told())),
-            Err(error) => Err(error).context("cannot find out what would happen"),
+            Err(error) => Err(error).context("cannot plan the restore"),
         }
     };
     let plan = tokio::select! {
@@ -147,7 +147,7 @@ async fn modifiers(
             got => got.map(Some),
         }
     };
-    let found = installation.ask(&format!("read the ConfigMap `{name}`"), request).await?;
+    let found = installation.ask(&format!("read ConfigMap `{name}`"), request).await?;
     Ok(found.map_or(Lookup::Missing, |map| Lookup::Found(map.data.unwrap_or_default())))
 }
 
@@ -185,7 +185,7 @@ async fn contents(downloads: &Downloads, backup: &str) -> anyhow::Result<Content
     let (downloaded, unpacked) = tokio::join!(download, unpacked);
     // An archive that did not come to its end looks damaged, and is not.
     downloaded?;
-    let unpacked = unpacked.map_err(|_| anyhow!("it was not unpacked to its end"))?;
+    let unpacked = unpacked.map_err(|_| anyhow!("the archive was not unpacked completely"))?;
     Ok(unpacked?)
 }
 
@@ -194,7 +194,7 @@ async fn copies(installation: &Installation, backup: &str) -> anyhow::Result<Vec
     let selector = format!("{}={}", label::BACKUP_NAME, label::value(backup));
     let params = ListParams::default().labels(&selector);
     let api = installation.api::<PodVolumeBackup>();
-    match installation.ask("list the pod volume backups", api.list(&params)).await {
+    match installation.ask("list the PodVolumeBackups", api.list(&params)).await {
         Ok(list) => Ok(list.items),
         Err(error) => {
             output::say(format_args!("warning: {}", output::one_line(&error)));

@@ -59,8 +59,8 @@ impl Source {
     pub(super) fn check(&self, spec: &RestoreSpec) -> anyhow::Result<()> {
         if self.chosen(spec).is_none() {
             bail!(
-                "none of the {} backups of schedule `{}` is Completed; --allow-partially-failed \
-                 restores one that is PartiallyFailed as well",
+                "none of the {} backups of schedule `{}` is Completed; add \
+                 --allow-partially-failed to also accept one that is PartiallyFailed",
                 self.backups.len(),
                 spec.schedule_name
             );
@@ -81,7 +81,8 @@ fn holds_something(backup: &Backup) -> anyhow::Result<()> {
     }
     let errors = backup.status.clone().unwrap_or_default().validation_errors.join("; ");
     bail!(
-        "backup `{}` was refused (FailedValidation) and holds nothing to restore: {errors}",
+        "backup `{}` failed validation (FailedValidation) and contains nothing to restore: \
+         {errors}",
         backup.name_any()
     )
 }
@@ -100,8 +101,8 @@ mod tests {
             serde_json::from_value(backup).unwrap()
         };
         let error = holds_something(&backup("FailedValidation")).unwrap_err().to_string();
-        let expected =
-            "backup `b` was refused (FailedValidation) and holds nothing to restore: no location";
+        let expected = "backup `b` failed validation (FailedValidation) and contains nothing to \
+                        restore: no location";
         assert_eq!(error, expected);
         for phase in ["Completed", "PartiallyFailed", "InProgress", "Failed"] {
             assert!(holds_something(&backup(phase)).is_ok(), "{phase}");

@@ -9,42 +9,42 @@ use crate::selector;
 
 /// What to restore.
 #[derive(Debug, Default, clap::Args)]
-#[command(next_help_heading = "What to restore")]
+#[command(next_help_heading = "Resource selection")]
 pub(super) struct What {
-    /// Namespaces to restore; * for all [default: *]
+    /// Namespaces to include; * for all [default: *]
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = flags::word())]
     include_namespaces: Vec<String>,
 
-    /// Namespaces to leave out
+    /// Namespaces to exclude
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = flags::word())]
     exclude_namespaces: Vec<String>,
 
-    /// Resources to restore, such as deployments.apps; * for all
+    /// Resources to include, such as deployments.apps; * for all
     #[arg(long, value_name = "RESOURCES", value_delimiter = ',', value_parser = flags::word())]
     include_resources: Vec<String>,
 
-    /// Resources to leave out
+    /// Resources to exclude
     #[arg(long, value_name = "RESOURCES", value_delimiter = ',', value_parser = flags::word())]
     exclude_resources: Vec<String>,
 
-    /// Whether to restore what lives in no namespace [default: what belongs to the rest]
+    /// Include cluster-scoped resources [default: only those related to the selected objects]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", value_parser = flags::boolean)]
     include_cluster_resources: Option<bool>,
 
-    /// Restore only objects with these labels
+    /// Include only objects that match this label selector
     #[arg(short = 'l', long, value_name = "SELECTOR")]
     selector: Option<String>,
 
-    /// Restore only objects that one of these selects, as in `app=web or app=db`
+    /// Include only objects that match one of these label selectors, such as `app=web or app=db`
     #[arg(long, value_name = "SELECTORS", conflicts_with = "selector")]
     or_selector: Option<String>,
 
-    /// Resources whose status is restored too [default: none]
+    /// Resources whose status is also restored [default: none]
     #[arg(long, value_name = "RESOURCES", value_delimiter = ',', value_parser = flags::word())]
     status_include_resources: Vec<String>,
 
-    /// Of those, resources whose status is not restored
+    /// Resources to exclude from --status-include-resources
     #[arg(long, value_name = "RESOURCES", value_delimiter = ',', value_parser = flags::word(),
           requires = "status_include_resources")]
     status_exclude_resources: Vec<String>,
@@ -52,58 +52,59 @@ pub(super) struct What {
 
 /// Where to, and how.
 #[derive(Debug, Default, clap::Args)]
-#[command(next_help_heading = "Where to, and how")]
+#[command(next_help_heading = "Restore behavior")]
 pub(super) struct How {
-    /// Namespaces to restore into, by namespace in the backup
+    /// Namespace mappings, from the namespace in the backup to the namespace to restore into
     #[arg(long, value_name = "FROM:TO,…", value_parser = flags::mappings)]
     namespace_mappings: Vec<Pairs>,
 
-    /// What happens to objects that are there already and differ [default: none]
+    /// Policy for objects that already exist and differ [default: none]
     #[arg(long, value_name = "POLICY")]
     existing_resource_policy: Option<Policy>,
 
-    /// The ConfigMap with changes to make to objects
+    /// ConfigMap with the resource modifiers to apply to objects
     #[arg(long, value_name = "NAME")]
     resource_modifier_configmap: Option<String>,
 
-    /// Whether services keep their node ports [default: those that somebody chose]
+    /// Preserve the node ports of services [default: only those set explicitly]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", value_parser = flags::boolean)]
     preserve_nodeports: Option<bool>,
 
-    /// Whether to restore volumes from snapshots [default: true]
+    /// Restore volumes from snapshots [default: true]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", value_parser = flags::boolean)]
     restore_volumes: Option<bool>,
 
-    /// Create volumes empty whose data cannot be brought back, instead of leaving them out with an
-    /// error
+    /// Create volumes whose data cannot be restored as empty volumes, instead of skipping them with
+    /// an error
     #[arg(long)]
     pub(super) allow_empty_volumes: bool,
 
-    /// Restore what can be read of a damaged archive, instead of nothing
+    /// Restore the readable part of a damaged archive, instead of nothing
     #[arg(long)]
     pub(super) allow_damaged_archive: bool,
 
-    /// Whether holes in files stay holes; without effect in this version, which copies no files
+    /// Write sparse files; ignored, because this version has no file-system restore
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", value_parser = flags::boolean)]
     write_sparse_files: Option<bool>,
 
-    /// How many files to fetch at once; without effect in this version, which copies no files
+    /// Number of files to download in parallel; ignored, because this version has no file-system
+    /// restore
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(i64).range(0..))]
     parallel_files_download: Option<i64>,
 
-    /// How long an operation of a plugin may take [default: the server's, 4 hours]
+    /// Time limit for a plugin operation [default: the server's, 4 hours]
     #[arg(long, value_name = "DURATION", value_parser = flags::duration)]
     item_operation_timeout: Option<Duration>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Policy {
-    /// They stay as they are, with a warning
+    /// Keep existing objects, with a warning
     None,
-    /// They are made like those in the backup
+    /// Update existing objects to match the backup
     Update,
 }
 

@@ -136,12 +136,12 @@ fn what_cannot_be_read_or_contradicts_itself_is_refused() {
         assert!(parse(line).is_err(), "{line:?}");
     }
     for (line, reason) in [
-        (&["--from-backup=b", "--exclude-namespaces=*"][..], "would leave nothing"),
+        (&["--from-backup=b", "--exclude-namespaces=*"][..], "would exclude everything"),
         (&["--from-backup=b", "--include-namespaces=a", "--exclude-namespaces=a"], "is both"),
-        (&["--from-backup=b", "-l", "a=b=c"], "is no label selector"),
+        (&["--from-backup=b", "-l", "a=b=c"], "is not a valid label selector"),
         (&["R", "--from-backup=b"], "\"R\" is not a name"),
         (&["--from-backup=B"], "\"B\" is not a name"),
-        (&[&format!("--from-backup={}", "x".repeat(250))], "leaves no room for the time"),
+        (&[&format!("--from-backup={}", "x".repeat(250))], "leaves no room for the timestamp"),
     ] {
         let error = made(line).unwrap_err();
         assert!(error.to_string().contains(reason), "{line:?}: {error}");

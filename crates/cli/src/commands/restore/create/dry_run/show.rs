@@ -20,7 +20,7 @@ pub(super) fn refused(
         let document = json!({"restore": restore, "wouldFail": true, "validationErrors": errors});
         output::data(listing::print(&document, format)?)?;
     }
-    output::say(format_args!("restore `{restore}` would be refused and never run"));
+    output::say(format_args!("restore `{restore}` would fail validation and never run"));
     for error in errors {
         output::say(format_args!("refused: {}", harmless(error)));
     }
@@ -76,16 +76,16 @@ fn text(plan: &Plan) -> String {
 fn notes(restore: &str, backup: &str, plan: &Plan) -> Vec<String> {
     let built_in = match plan.not_run.as_slice() {
         [] => String::new(),
-        names => format!("{} (looking things up in the cluster); ", names.join(", ")),
+        names => format!("{} (cluster lookups); ", names.join(", ")),
     };
     let counts = Verdict::ALL.map(|verdict| format!("{} {}", word(verdict), plan.count(verdict)));
     let errors = match plan.results.errors.count() {
         0 => String::new(),
-        1 => "; 1 error besides".to_owned(),
-        count => format!("; {count} errors besides"),
+        1 => "; 1 other error".to_owned(),
+        count => format!("; {count} other errors"),
     };
     vec![
-        format!("not run: {built_in}actions of plugins (only the server knows them); hooks"),
+        format!("not run: {built_in}plugin actions (known only to the server); hooks"),
         format!("restore `{restore}` of backup `{backup}`: {}{errors}", counts.join(", ")),
         "nothing was changed".to_owned(),
     ]
@@ -227,7 +227,7 @@ mod tests {
         let plan = Plan { entries: Vec::new(), results: Results::default(), not_run: Vec::new() };
         assert_eq!(text(&plan), "");
         let [actions, counts, end] = notes("r", "b", &plan).try_into().unwrap();
-        assert_eq!(actions, "not run: actions of plugins (only the server knows them); hooks");
+        assert_eq!(actions, "not run: plugin actions (known only to the server); hooks");
         let expected = "restore `r` of backup `b`: create 0, update 0, skip 0, refuse 0, not \
                         validated 0";
         assert_eq!((counts.as_str(), end.as_str()), (expected, "nothing was changed"));
