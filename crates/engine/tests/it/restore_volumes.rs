@@ -692,6 +692,9 @@ async fn wherever_a_process_dies_no_known_volume_is_made_twice_and_an_unknown_on
                         anything, may be left over";
         let told: &[&str] = if is_told { &[expected] } else { &[] };
         assert_eq!(outcome.warnings(), told, "after {noted} notes");
+        // Also one that an earlier process has made, which may not have come to show it.
+        let shown = again.diary.lines();
+        assert_eq!(shown.last().unwrap(), "completed as vol-1", "after {noted} notes");
         world = World { journal: history, ..again };
     }
 }

@@ -317,7 +317,7 @@ async fn wherever_a_process_dies_no_snapshot_is_lost_and_none_is_left_over_in_si
             disk.taken.lock().unwrap().clone_from(&left);
             let noted = records[..length].to_vec();
             let is_finished = !recover(noted.clone()).finished.is_empty();
-            let (again, _) = run(&disk, &memory, noted.clone()).await;
+            let (again, journal_of_second) = run(&disk, &memory, noted.clone()).await;
             let again = take(again).await;
             assert_eq!(again.errors(), [""; 0], "after {length} notes");
             assert_eq!(ids(&again).len(), 2, "after {length} notes");
@@ -329,6 +329,13 @@ async fn wherever_a_process_dies_no_snapshot_is_lost_and_none_is_left_over_in_si
             let told =
                 again.warnings().iter().filter(|text| text.contains("may be left over")).count();
             assert_eq!(told, if is_begun && !is_v2 { 2 } else { 0 }, "after {length} notes");
+            if is_begun && !is_v2 {
+                // A process that is killed later takes its warnings with it: the next one must warn again.
+                let more = journal_of_second.records();
+                let still = recover(noted.iter().cloned().chain(more)).in_flight;
+                let first_two = recover(noted.clone()).in_flight;
+                assert!(first_two.iter().all(|one| still.contains(one)), "{still:?}");
+            }
             if is_finished {
                 assert_eq!(ids(&again), ids(&whole), "they are taken over");
                 assert_eq!(again.taken.operations.len(), 4);

@@ -81,7 +81,8 @@ pub enum Reclaim {
 }
 
 /// Sees to a snapshot that was asked for when the server ended, so that nobody knows what came of it, and
-/// notes that. If nothing can be learnt, that is told.
+/// notes that. If nothing can be learnt, that is told, and not noted: a process that is killed takes its warnings
+/// with it, and the next one must tell it again.
 pub(in crate::backup) async fn reclaim_before(context: &Context, intent: &Intent) {
     let Some(wanted) = &intent.snapshot else { return };
     let id: ResourceIdentifier = intent.item.clone().into();
@@ -98,7 +99,7 @@ pub(in crate::backup) async fn reclaim_before(context: &Context, intent: &Intent
             tell_intent(&context.report, &id, intent, wanted);
         }
     }
-    if reclaimed.is_ok() {
+    if matches!(reclaimed, Ok(Reclaim::Deleted | Reclaim::Recorded)) {
         let record = Record::Reclaimed { request: wanted.request.clone() };
         if let Err(error) = context.journal.append(&record).await {
             tracing::warn!("{error}; if the server ends now, the snapshot is asked for once more");

@@ -158,7 +158,12 @@ impl<'a> Order<'a> {
         let by = self.maker.open(&self.snapshot.spec.location).await;
         let by = by.map_err(|error| error.to_string())?;
         let volume = match made {
-            Some(volume) => volume,
+            Some(volume) => {
+                // The process that had it made may have ended before it could show that.
+                let end = End::Completed(volume.clone());
+                self.say(self.maker.witness.ended(&self.making(&by), &end)).await;
+                volume
+            }
             None => self.make(&by).await?,
         };
         let plugin = by.plugin.to_string();
@@ -173,15 +178,19 @@ impl<'a> Order<'a> {
         Ok(Filled { volume, plugin, value })
     }
 
-    /// Has a volume made, and shows how that goes.
-    async fn make(&self, by: &Snapshotter) -> Result<VolumeId, String> {
-        let making = Making {
+    fn making(&self, by: &Snapshotter) -> Making {
+        Making {
             persistent_volume: self.id.name.clone(),
             target: self.target.to_owned(),
             snapshot: self.snapshot_id.clone(),
             plugin: by.plugin.to_string(),
             began: Timestamp::now(),
-        };
+        }
+    }
+
+    /// Has a volume made, and shows how that goes.
+    async fn make(&self, by: &Snapshotter) -> Result<VolumeId, String> {
+        let making = self.making(by);
         let deadline = Instant::now() + self.context.request.timeouts.item_operation;
         let answer = self.ask(by, &making, deadline).await?;
         let answer = match answer {

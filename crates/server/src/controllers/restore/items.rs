@@ -94,6 +94,9 @@ impl Course<'_> {
         let progress = Arc::new(Progress::default());
         let options = &context.options;
         let witness = Witness::new(context, &self.restore, &request.backup_name);
+        if recovered.attempts > 0 {
+            witness.resume().await;
+        }
         let run = restore::Run {
             request: Request { restore: Encoded::new(self.restore.clone()), ..request },
             cluster: Arc::new(ApiServer::new(context.client.clone(), options.client_page_size)),

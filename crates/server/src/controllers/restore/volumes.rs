@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bowline_api::volume_plugin::{VolumePluginPhase, VolumePluginProgress};
+use bowline_api::volume_plugin::{VolumePluginOutcome, VolumePluginPhase, VolumePluginProgress};
 use bowline_api::volume_plugin_restore::{VolumePluginRestoreSpec, VolumePluginRestoreStatus};
 use bowline_api::{Restore, VolumePluginRestore, label};
 use bowline_engine::restore::volume::{self, Bytes, End, Making, Units};
@@ -54,6 +54,8 @@ pub(super) struct Witness {
     known: Mutex<HashMap<String, Known>>,
     /// Resources that belong to no restore yet, and when they were listed.
     unclaimed: tokio::sync::Mutex<Option<(Instant, Vec<VolumePluginRestore>)>>,
+    /// Resources of plugins that were there when this process resumed the restore.
+    earlier: Mutex<Vec<VolumePluginRestore>>,
 }
 
 /// What is known of the resource for a volume.
@@ -83,7 +85,54 @@ impl Witness {
             backup: backup.as_str().to_owned(),
             known: Mutex::default(),
             unclaimed: tokio::sync::Mutex::default(),
+            earlier: Mutex::default(),
         }
+    }
+
+    /// Learns what plugins wrote for an earlier process of the server. Call it before any volume is asked for: what
+    /// is written later is of this process.
+    pub(super) async fn resume(&self) {
+        match self.written_by_plugins().await {
+            Ok(found) => {
+                *self.earlier.lock().unwrap_or_else(PoisonError::into_inner) = found;
+            }
+            Err(error) if patch::is_missing(&error) => {}
+            Err(error) => {
+                let error = one_line(&error);
+                tracing::warn!(
+                    "VolumePluginRestores of before may look as if they went on: {error}"
+                );
+            }
+        }
+    }
+
+    async fn written_by_plugins(&self) -> kube::Result<Vec<VolumePluginRestore>> {
+        let selector = format!("!{}", label::MANAGED);
+        let mut found = list(&self.api, ListParams::default().labels(&selector)).await?;
+        found.retain(|one| one.labels().get(label::RESTORE_UID).is_none_or(|uid| *uid == self.uid));
+        Ok(found)
+    }
+
+    /// Ends the resources of plugins that an earlier process of the server had asked for a volume, which is made
+    /// again: that process is gone, and so is what it was told.
+    async fn end_earlier(&self, making: &Making) -> kube::Result<()> {
+        let is_it = |found: &mut VolumePluginRestore| {
+            is_of_making(found, &self.backup, making, self.created.as_ref())
+        };
+        let of_making: Vec<VolumePluginRestore> = {
+            let mut earlier = self.earlier.lock().unwrap_or_else(PoisonError::into_inner);
+            earlier.extract_if(.., is_it).collect()
+        };
+        for found in of_making {
+            let Some(found) = self.belonging.adopt(&self.api, found).await? else { continue };
+            if !has_failed(&found) {
+                let message =
+                    "the server ended before it heard of this volume, and has another made";
+                let status = ended(&VolumePluginPhase::Failed, Some(message));
+                patch::patch_status_of(&self.api, &found, status).await?;
+            }
+        }
+        Ok(())
     }
 
     fn known(&self) -> MutexGuard<'_, HashMap<String, Known>> {
@@ -141,6 +190,7 @@ impl Witness {
             let end = End::Failed("the plugin has died, and is asked again".to_owned());
             self.end_of_plugin(&name, &end).await?;
         }
+        self.end_earlier(making).await?;
         self.create(making).await
     }
 
@@ -222,7 +272,11 @@ impl Witness {
             }
         } else if let End::Completed(volume) = end {
             match self.of_plugin(making, volume).await {
-                Ok(Some(own)) => return self.leave_to(making, own).await,
+                Ok(Some(own)) => {
+                    let name = own.name_any();
+                    self.leave_to(making, own).await?;
+                    return self.end_of_plugin(&name, end).await.map(drop);
+                }
                 Ok(None) => {}
                 // Then there may be two.
                 Err(error) => tracing::debug!("cannot look for it: {}", one_line(&error)),
@@ -250,9 +304,9 @@ impl Witness {
     async fn end_of_plugin(&self, name: &str, end: &End) -> kube::Result<Ended> {
         let Some(found) = self.api.get_opt(name).await? else { return Ok(Ended::Gone) };
         let said = found.status.as_ref().and_then(|status| status.phase.as_ref());
-        // After a success the plugin is there, and says so in its own words.
         let has_said = said.is_some_and(VolumePluginPhase::is_terminal);
-        if !has_said && !matches!(end, End::Completed(_)) {
+        // After a success it may have said so in its own words.
+        if is_open(said) || (!has_said && !matches!(end, End::Completed(_))) {
             let (phase, message) = phase_of(end);
             let status = ended(&phase, message.as_deref());
             patch::patch_status_of(&self.api, &found, status).await?;
@@ -306,8 +360,8 @@ impl Witness {
         volume: &VolumeId,
     ) -> kube::Result<Option<VolumePluginRestore>> {
         let params = ListParams::default().labels(&format!("!{}", label::MANAGED));
-        let is_it = |found: &VolumePluginRestore| is_about(found, &self.backup, making, volume);
-        find(&self.api, params, is_it).await
+        let found = list(&self.api, params).await?;
+        Ok(found.into_iter().find(|found| is_about(found, &self.backup, making, volume)))
     }
 
     /// Leaves it to a plugin to show how a volume was made.
@@ -381,26 +435,42 @@ pub(super) async fn close(context: &Context, restore: &Restore) {
 async fn close_open(context: &Context, restore: &Restore) -> kube::Result<()> {
     let api: Api<VolumePluginRestore> = context.api();
     let uid = restore.uid().unwrap_or_default();
-    let selector = format!("{},{}={}", label::MANAGED, label::RESTORE_UID, label::value(&uid));
-    let params = ListParams::default().labels(&selector);
-    let is_open = |found: &VolumePluginRestore| {
-        let phase = found.status.as_ref().and_then(|status| status.phase.as_ref());
-        !phase.is_some_and(VolumePluginPhase::is_terminal) && !is_written_by_others(found)
-    };
+    let selector = format!("{}={}", label::RESTORE_UID, label::value(&uid));
+    let found = list(&api, ListParams::default().labels(&selector)).await?;
     let status =
         ended(&VolumePluginPhase::Failed, Some("the restore ended before this was known to end"));
-    let mut params = params.limit(PAGE);
-    for _ in 0..MOST_PAGES {
-        let page = api.list(&params).await?;
-        for open in page.items.iter().filter(|found| is_open(found)) {
-            patch::patch_status_of(&api, open, status.clone()).await?;
-        }
-        match page.metadata.continue_.filter(|more| !more.is_empty()) {
-            Some(more) => params = params.continue_token(&more),
-            None => break,
-        }
+    for open in found.iter().filter(|found| is_left_open(found)) {
+        patch::patch_status_of(&api, open, status.clone()).await?;
     }
     Ok(())
+}
+
+/// Whether a resource says that its volume is not there.
+fn has_failed(found: &VolumePluginRestore) -> bool {
+    let phase = found.status.as_ref().and_then(|status| status.phase.as_ref());
+    let outcome = phase.and_then(VolumePluginPhase::outcome);
+    outcome.is_some_and(|outcome| outcome != VolumePluginOutcome::Completed)
+}
+
+/// Whether nobody will write the end of a resource of a restore that is over.
+fn is_left_open(found: &VolumePluginRestore) -> bool {
+    let phase = found.status.as_ref().and_then(|status| status.phase.as_ref());
+    if found.labels().contains_key(label::MANAGED) {
+        return !phase.is_some_and(VolumePluginPhase::is_terminal) && !is_written_by_others(found);
+    }
+    // A plugin may have another word for the end.
+    is_open(phase)
+}
+
+/// Whether a phase says in our words that the work goes on.
+fn is_open(phase: Option<&VolumePluginPhase>) -> bool {
+    match phase {
+        None | Some(VolumePluginPhase::New | VolumePluginPhase::InProgress) => true,
+        Some(VolumePluginPhase::Other(word)) => word.is_empty(),
+        Some(
+            VolumePluginPhase::Completed | VolumePluginPhase::Failed | VolumePluginPhase::Canceled,
+        ) => false,
+    }
 }
 
 /// The phase at the end, and its reason.
@@ -421,24 +491,21 @@ fn ended(phase: &VolumePluginPhase, message: Option<&str>) -> Value {
     })
 }
 
-/// The first resource that is wanted.
-async fn find(
+/// All resources, page by page.
+async fn list(
     api: &Api<VolumePluginRestore>,
     params: ListParams,
-    is_wanted: impl Fn(&VolumePluginRestore) -> bool,
-) -> kube::Result<Option<VolumePluginRestore>> {
-    let mut params = params.limit(PAGE);
+) -> kube::Result<Vec<VolumePluginRestore>> {
+    let (mut params, mut found) = (params.limit(PAGE), Vec::new());
     for _ in 0..MOST_PAGES {
         let page = api.list(&params).await?;
-        if let Some(found) = page.items.into_iter().find(&is_wanted) {
-            return Ok(Some(found));
-        }
+        found.extend(page.items);
         match page.metadata.continue_.filter(|more| !more.is_empty()) {
             Some(more) => params = params.continue_token(&more),
             None => break,
         }
     }
-    Ok(None)
+    Ok(found)
 }
 
 /// Whether a resource that a plugin has written is about a volume. Plugins know the volume by their

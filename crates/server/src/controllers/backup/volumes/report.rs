@@ -144,21 +144,30 @@ pub(super) fn last_word(
     of: &[&Operation],
 ) -> LastWord {
     let phase = resource.status.as_ref().and_then(|status| status.phase.as_ref());
-    if phase.is_some_and(VolumePluginPhase::is_terminal) {
-        return LastWord::Keep;
+    let is_unknown = of.is_empty();
+    match phase.and_then(VolumePluginPhase::outcome) {
+        // One that was in flight when a server was killed, and was taken again.
+        Some(VolumePluginOutcome::Completed) if is_unknown && !is_ours => {}
+        Some(_) => return LastWord::Keep,
+        None => {}
     }
     let failure = of.iter().find_map(|operation| match &operation.state {
         State::Failed(reason) => Some((reason, operation.state.is_canceled())),
         State::New | State::InProgress | State::Completed => None,
     });
     match failure {
-        None if of.is_empty() && is_ours => LastWord::Remove,
-        None if of.is_empty() => LastWord::End(
+        None if is_unknown && is_ours => LastWord::Remove,
+        None if is_unknown => LastWord::End(
             VolumePluginPhase::Failed,
-            "the backup has no such snapshot: its plugin could not take it".to_owned(),
+            "the backup does not have this snapshot".to_owned(),
         ),
-        // The plugin may have another word for the end, or be about to write it.
-        None => LastWord::Keep,
+        None if of.iter().any(|operation| operation.state != State::Completed) => LastWord::Keep,
+        None => match phase {
+            // The plugin may have another word for the end.
+            Some(VolumePluginPhase::Other(word)) if !word.is_empty() => LastWord::Keep,
+            // A plugin that was killed with its server does not write the end. One that is about to still can.
+            _ => LastWord::End(VolumePluginPhase::Completed, String::new()),
+        },
         Some((reason, true)) => LastWord::End(VolumePluginPhase::Canceled, reason.clone()),
         Some((reason, false)) => LastWord::End(VolumePluginPhase::Failed, reason.clone()),
     }

@@ -495,12 +495,18 @@ impl<'a> Resources<'a> {
         };
         let snapshots = self.snapshots(operations);
         for resource in found {
-            let of = snapshots.iter().find(|((volume, id), _)| self.is_of(&resource, volume, id));
+            let of = snapshots.iter().find(|((volume, id), _)| {
+                // A plugin may write an id in another form. By its name it is of the snapshot all the same.
+                let is_named = resource.spec.volume == *volume;
+                self.is_of(&resource, volume, id)
+                    || (is_named && resource.name_any() == object_name(id))
+            });
             let of = of.map(|(_, of)| of.as_slice()).unwrap_or_default();
             let ended = match last_word(&resource, !is_plugins(&resource), of) {
                 LastWord::Keep => Ok(()),
                 LastWord::Remove => patch::remove(&self.api(), &resource).await,
                 LastWord::End(phase, message) => {
+                    let message = Some(message).filter(|message| !message.is_empty());
                     let status = json!({
                         "phase": phase, "message": message,
                         "completionTimestamp": patch::to_the_second(Timestamp::now()),

@@ -88,3 +88,27 @@ fn a_resource_of_a_volume_that_is_being_made_is_not_older_than_its_restore() {
     assert!(!is_it(own(new, spec("snap-1", "c", "disk"))));
     assert!(!is_it(own(new, spec("snap-1", "b", "other"))));
 }
+
+#[test]
+fn what_nobody_will_end_is_open_and_another_word_for_the_end_is_not() {
+    let resource = |phase: &str, is_managed: bool| -> VolumePluginRestore {
+        let labels = if is_managed { json!({label::MANAGED: "true"}) } else { json!({}) };
+        serde_json::from_value(json!({
+            "apiVersion": "velero.io/v1", "kind": "VolumePluginRestore",
+            "metadata": {"name": "x", "labels": labels},
+            "status": {"phase": phase},
+        }))
+        .unwrap()
+    };
+    for phase in ["", "New", "InProgress"] {
+        assert!([true, false].map(|ours| is_left_open(&resource(phase, ours))) == [true; 2]);
+    }
+    // What is made again was not there, even if its plugin had said so.
+    for (phase, expected) in [("InProgress", false), ("completed", false), ("Failed", true)] {
+        assert_eq!(has_failed(&resource(phase, false)), expected, "{phase}");
+    }
+    for phase in ["Completed", "failed", "CANCELED"] {
+        assert!([true, false].map(|ours| is_left_open(&resource(phase, ours))) == [false; 2]);
+    }
+    assert!(!is_left_open(&resource("Done", false)), "the plugin may have ended with it");
+}

@@ -128,15 +128,28 @@ fn a_resource_that_says_that_it_goes_on_is_ended_when_nothing_does() {
     let both = |word: LastWord| [word.clone(), word];
     for phase in ["Completed", "failed", "CANCELED"] {
         assert_eq!(end(phase, &[failed("no")]), both(LastWord::Keep), "{phase}");
+    }
+    for phase in ["failed", "CANCELED"] {
         assert_eq!(end(phase, &[]), both(LastWord::Keep), "{phase}");
     }
-    // Another word for the end, or one that is about to be written.
+    // Another word for the end.
     assert_eq!(end("Done", &[State::Completed]), both(LastWord::Keep));
+    // A plugin that has died has none.
+    let completed = LastWord::End(VolumePluginPhase::Completed, String::new());
+    for phase in ["", "New", "InProgress"] {
+        assert_eq!(end(phase, &[State::Completed]), both(completed.clone()), "{phase:?}");
+        let open = [State::Completed, State::InProgress];
+        assert_eq!(end(phase, &open), both(LastWord::Keep), "{phase:?}");
+    }
     let timed_out = LastWord::End(VolumePluginPhase::Failed, "timed out".to_owned());
     assert_eq!(end("Done", &[failed("timed out")]), both(timed_out));
     let canceled = LastWord::End(VolumePluginPhase::Canceled, "canceled: by a user".to_owned());
     assert_eq!(end("InProgress", &[failed("canceled: by a user")]), both(canceled));
     let [ours, theirs] = end("InProgress", &[]);
     assert_eq!(ours, LastWord::Remove);
+    assert!(matches!(theirs, LastWord::End(VolumePluginPhase::Failed, _)), "{theirs:?}");
+    // One that was taken, and that nobody has heard of, is none that the backup has.
+    let [ours, theirs] = end("Completed", &[]);
+    assert_eq!(ours, LastWord::Keep);
     assert!(matches!(theirs, LastWord::End(VolumePluginPhase::Failed, _)), "{theirs:?}");
 }
