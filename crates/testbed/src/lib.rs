@@ -22,6 +22,7 @@
 //! installed on the machine.
 
 pub mod account;
+pub mod api_proxy;
 pub mod apply;
 mod bed;
 mod control_plane;

@@ -1,11 +1,15 @@
 //! What a kill has cost: decided from what plugins, pods, bucket and cluster say.
 
 mod csi;
+mod resources;
 mod volumes;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::plan::Snapshotter;
+
 pub(crate) use csi::{Csi, Made as CsiMade, Record as CsiRecord, Taken};
+pub(crate) use resources::VolumeResource;
 pub(crate) use volumes::{Deletion, Made, Recorded, Snapshot, left, undeleted};
 
 /// An action and an item that it was shown.
@@ -58,6 +62,10 @@ pub(crate) struct Run {
     pub(crate) settled: Option<BTreeSet<String>>,
     /// What was made for a restore.
     pub(crate) made: Vec<Made>,
+    /// Its VolumePluginBackups or VolumePluginRestores.
+    pub(crate) resources: Vec<VolumeResource>,
+    /// Who has taken its snapshots, or made its volumes.
+    pub(crate) snapshotter: Snapshotter,
     /// What it has to do with the CSI driver.
     pub(crate) csi: Csi,
     /// Warnings that a snapshot or a volume may be left over.
@@ -107,6 +115,7 @@ pub(crate) fn doubled(run: &Run) -> Vec<String> {
     let explained = run.explained();
     let mut doubled = volumes::doubled(run);
     doubled.extend(csi::doubled(run));
+    doubled.extend(resources::doubled(run));
     for (key, times) in shown {
         let allowed = 1 + explained.get(key).copied().unwrap_or_default();
         for _ in allowed..times {
@@ -147,6 +156,7 @@ pub(crate) fn unfinished(run: &Run) -> Vec<String> {
     }
     reasons.extend(volumes::unfinished(run));
     reasons.extend(csi::unfinished(&run.csi));
+    reasons.extend(resources::unfinished(run));
     if !run.missing.is_empty() {
         reasons.push(format!("lacks {}", run.missing.join(", ")));
     }

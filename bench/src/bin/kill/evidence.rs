@@ -1,6 +1,7 @@
 //! What can be read of a run when it should be over, and when its server is dead.
 
 pub(crate) mod csi;
+pub(crate) mod resources;
 pub(crate) mod volumes;
 
 use std::collections::BTreeSet;
@@ -19,6 +20,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::check::{self, Executed, Key, Operation, Run};
+use crate::plan::Snapshotter;
 use crate::world::{BASE, World, contents, csi_claims_of, volumes_of};
 
 /// A run that was begun.
@@ -39,6 +41,9 @@ pub(crate) struct Subject {
     pub(crate) before: BTreeSet<String>,
     /// The snapshots and volumes that the CSI driver had before it.
     pub(crate) csi_before: csi::Before,
+    /// The names of the VolumePluginRestores that there were before it.
+    pub(crate) resources_before: BTreeSet<String>,
+    pub(crate) snapshotter: Snapshotter,
     /// Whether it is to be deleted while it runs.
     pub(crate) is_cut_short: bool,
 }
@@ -153,6 +158,7 @@ impl Subject {
                 let with_hooked = world.can_freeze();
                 run.records = volumes::recorded(&read("volumesnapshots.json.gz"));
                 run.snapshots = volumes::snapshots(&world.disks, &self.name)?;
+                run.resources = resources::of_backup(world, self).await?;
                 let mut wanted = contents(&self.namespace, with_hooked);
                 for volume in volumes_of(&self.namespace, with_hooked) {
                     wanted.push(format!("persistentvolumes/{}", volume.name));
@@ -182,6 +188,7 @@ impl Subject {
                 let behind = volumes::behind(world, &self.namespace).await?;
                 missing.extend(volumes::without_data(world, &behind));
                 run.made = volumes::made(&world.disks, &self.before, &behind)?;
+                run.resources = resources::of_restore(world, self).await?;
                 missing.extend(csi::without_data(world, &behind));
                 run.csi.made = csi::made(world, &self.csi_before.volumes, &self.namespace).await?;
             }
@@ -195,6 +202,7 @@ impl Subject {
             operations: operations(&records),
             leftovers: warnings(&results).filter_map(leftover).collect(),
             settled: self.settled.clone(),
+            snapshotter: self.snapshotter,
             notices: volumes::notices(warnings(&results)),
             missing,
             ..run

@@ -38,6 +38,34 @@ pub(crate) struct Plan {
     pub(crate) deletion: Option<Vec<Target>>,
     /// One of its backups is to be deleted from the first kill on, while it runs.
     pub(crate) cuts_short: bool,
+    pub(crate) snapshotter: Snapshotter,
+}
+
+/// The plugin that takes the snapshots of a round, and who writes the VolumePluginBackups and
+/// VolumePluginRestores for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Snapshotter {
+    /// In two stages. The server writes them.
+    #[default]
+    ServerWrites,
+    /// In two stages, and writes its own. The server knows from calls how it goes.
+    PluginWrites,
+    /// In one stage, and writes its own, from which alone the server knows how it goes.
+    OnlyPluginKnows,
+}
+
+impl Snapshotter {
+    /// All of them, in the order of rounds.
+    const ALL: [Self; 3] = [Self::ServerWrites, Self::PluginWrites, Self::OnlyPluginKnows];
+
+    /// Whether it uploads snapshots, and can be asked again for one that nobody has heard of.
+    pub(crate) fn is_v2(self) -> bool {
+        self != Self::OnlyPluginKnows
+    }
+
+    pub(crate) fn writes_resources(self) -> bool {
+        self != Self::ServerWrites
+    }
 }
 
 /// Something that a server does without for a while. Pods must be thawed all the same.
@@ -154,6 +182,12 @@ fn needs_freeze(point: Point) -> bool {
     matches!(point, PreHook | Frozen | PostHook | Thawed | NoteThawed | ThawNoted)
 }
 
+/// Whether the snapshotter must be of version 2 for a point to be passed.
+fn needs_v2(point: Point) -> bool {
+    use Point::{Reclaim, SnapshotReclaimed, SnapshotUploaded, UploadSnapshot};
+    matches!(point, UploadSnapshot | SnapshotUploaded | Reclaim | SnapshotReclaimed)
+}
+
 /// Makes plans. Points that were not hit yet come first.
 #[derive(Debug)]
 pub(crate) struct Planner {
@@ -162,13 +196,24 @@ pub(crate) struct Planner {
     rounds: u32,
     sabotage: Option<Point>,
     can_freeze: bool,
+    /// That of the round that is planned.
+    snapshotter: Snapshotter,
     /// What was hit, or tried often enough.
     done: BTreeSet<Point>,
 }
 
 impl Planner {
     pub(crate) fn new(seed: u64, sabotage: Option<Point>, can_freeze: bool) -> Self {
-        Self { seed, rolled: 0, rounds: 0, sabotage, can_freeze, done: BTreeSet::new() }
+        let snapshotter = Snapshotter::ServerWrites;
+        Self {
+            seed,
+            rolled: 0,
+            rounds: 0,
+            sabotage,
+            can_freeze,
+            snapshotter,
+            done: BTreeSet::new(),
+        }
     }
 
     /// Says that a point was hit.
@@ -180,6 +225,11 @@ impl Planner {
     pub(crate) fn round(&mut self, most: u32) -> Plan {
         let number = self.rounds;
         self.rounds += 1;
+        if self.sabotage.is_none() {
+            // So that rounds with an outage and with a reclaimed snapshot have all of them in turn, and the first of
+            // each kind one that can be asked for a snapshot again.
+            self.snapshotter = Snapshotter::ALL[(number as usize + 2) % Snapshotter::ALL.len()];
+        }
         let outage = match number % 16 {
             0 => Some(Outage::Bucket),
             8 => Some(Outage::Journal),
@@ -201,7 +251,7 @@ impl Planner {
         });
         // In rounds whose first kill is in the blocks, when there is something to lose.
         let cuts_short = self.sabotage.is_none() && number % 4 == 2;
-        Plan { number, targets, outage, deletion, cuts_short }
+        Plan { number, targets, outage, deletion, cuts_short, snapshotter: self.snapshotter }
     }
 
     /// Two kills before or in the blocks, which a run is sure to survive, two behind, and now and then one
@@ -219,8 +269,8 @@ impl Planner {
             // Of what follows a kill at one instant only, each has its round.
             7 => Target::At(self.thaw_or(Point::NoteThawed), 1),
             9 => Target::At(self.thaw_or(Point::ThawNoted), 1),
-            11 => Target::At(Point::Reclaim, 1),
-            13 => Target::At(Point::SnapshotReclaimed, 1),
+            11 if self.snapshotter.is_v2() => Target::At(Point::Reclaim, 1),
+            13 if self.snapshotter.is_v2() => Target::At(Point::SnapshotReclaimed, 1),
             _ => self.pick(&[Stage::Blocks, Stage::Thaw]),
         };
         let mut targets = vec![first];
@@ -306,6 +356,7 @@ impl Planner {
             .copied()
             .filter(|&point| stages.contains(&stage(point)))
             .filter(|&point| self.can_freeze || !needs_freeze(point))
+            .filter(|&point| self.snapshotter.is_v2() || !needs_v2(point))
             .collect();
         let fresh: Vec<Point> =
             of_stages.iter().copied().filter(|point| !self.done.contains(point)).collect();
@@ -420,6 +471,22 @@ mod tests {
         let mut planner = Planner::new(1, None, true);
         let outages: Vec<Outage> = (0..16).filter_map(|_| planner.round(6).outage).collect();
         assert_eq!(outages, [Outage::Bucket, Outage::Journal]);
+    }
+
+    #[test]
+    fn every_snapshotter_has_its_turn_and_is_not_killed_where_it_does_nothing() {
+        let mut planner = Planner::new(1, None, true);
+        let plans = [(); 48].map(|()| planner.round(6));
+        for snapshotter in Snapshotter::ALL {
+            let mut of = plans.iter().filter(|plan| plan.snapshotter == snapshotter);
+            assert_eq!(of.clone().count(), 16, "{snapshotter:?}");
+            assert!(of.clone().any(|plan| plan.outage == Some(Outage::Bucket)));
+            assert!(of.clone().any(|plan| plan.cuts_short));
+            let at_v2 =
+                |target: &Target| matches!(target, Target::At(point, _) if needs_v2(*point));
+            let is_killed = of.any(|plan| plan.targets.iter().any(at_v2));
+            assert_eq!(is_killed, snapshotter.is_v2(), "{snapshotter:?}");
+        }
     }
 
     #[test]

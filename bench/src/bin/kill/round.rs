@@ -11,9 +11,9 @@ use kube::api::ListParams;
 use tokio::time::Instant;
 
 use crate::check;
-use crate::evidence::{Kind, Standing, Subject, csi, volumes};
+use crate::evidence::{Kind, Standing, Subject, csi, resources, volumes};
 use crate::hunt::{Hunt, Waited, wait};
-use crate::plan::{Outage, Plan, Planner, Target};
+use crate::plan::{Outage, Plan, Planner, Snapshotter, Target};
 use crate::report::Totals;
 use crate::say;
 use crate::world::{APPS, LOOK, World};
@@ -41,7 +41,8 @@ pub(crate) async fn run(
     planner: &mut Planner,
     totals: &mut Totals,
 ) -> anyhow::Result<()> {
-    let mut round = Round::begin(world, plan.number).await?;
+    world.set_snapshotter(plan.snapshotter).await?;
+    let mut round = Round::begin(world, plan.number, plan.snapshotter).await?;
     let mut targets = plan.targets.iter().copied();
     let mut hunt = Hunt { world, planner, totals, limit: LIFE_LIMIT };
     let mut kills = 0;
@@ -141,10 +142,15 @@ async fn are_answered(world: &World) -> anyhow::Result<bool> {
 
 impl<'a> Round<'a> {
     /// Begins runs: nobody works on them yet.
-    async fn begin(world: &'a World, number: u32) -> anyhow::Result<Self> {
+    async fn begin(
+        world: &'a World,
+        number: u32,
+        snapshotter: Snapshotter,
+    ) -> anyhow::Result<Self> {
         let noted = world.notes().iter().map(|(_, lines)| lines.len()).collect();
         let before = volumes::all_made(&world.disks)?;
         let csi_before = csi::Before::now(world)?;
+        let resources_before = resources::names(world).await?;
         let mut subjects = Vec::new();
         let mut add = |kind, name, uid, namespace| {
             subjects.push(Subject {
@@ -157,6 +163,8 @@ impl<'a> Round<'a> {
                 csi_settled: None,
                 before: before.clone(),
                 csi_before: csi_before.clone(),
+                resources_before: resources_before.clone(),
+                snapshotter,
                 is_cut_short: false,
             });
         };

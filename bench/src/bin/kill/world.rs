@@ -16,11 +16,13 @@ use bowline_api::{
 };
 use bowline_engine::point::Point;
 use bowline_testbed::csi::Switches;
-use bowline_testbed::{Account, Bed, ControlPlane, Csi, Node, S3, apply, csi, fixture, node, s3};
+use bowline_testbed::{
+    Account, Bed, ControlPlane, Csi, Node, S3, api_proxy, apply, csi, fixture, node, s3,
+};
 use k8s_openapi::api::core::v1::{
     ConfigMap, Namespace, PersistentVolume, PersistentVolumeClaim, Pod, ResourceQuota, Secret,
 };
-use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::core::NamespaceResourceScope;
 use kube::{Api, Client, Resource};
 use serde::Serialize;
@@ -29,7 +31,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::gate::Gate;
-use crate::plan::Target;
+use crate::plan::{Snapshotter, Target};
 use crate::say;
 pub(crate) use app::{Volume, contents, csi_claims_of, volumes_of};
 
@@ -47,6 +49,10 @@ const QUOTA: &str = "no-journal-pages";
 /// How long taking a snapshot and uploading it take, in milliseconds.
 const SNAPSHOT: u32 = 50;
 const UPLOAD: u32 = 300;
+/// How long a resource that the plugin writes itself is open: shorter than it takes the server to look for one, and
+/// longer.
+const SHORT_REPORT: u32 = 400;
+const LONG_REPORT: u32 = 1500;
 /// How long anything may take before the first kill.
 const SET_UP_LIMIT: Duration = Duration::from_mins(3);
 /// How often something is looked at that is waited for.
@@ -60,6 +66,8 @@ pub(crate) struct World {
     pub(crate) bucket: PathBuf,
     /// The volumes and snapshots of the plugin, as a folder: see the README of the fixture plugins.
     pub(crate) disks: PathBuf,
+    /// The API server as plugins without TLS reach it.
+    api_url: String,
     /// Where plugins note their calls.
     pub(crate) calls: PathBuf,
     /// Where pods note that they are frozen and thawed, if there can be such pods.
@@ -112,8 +120,10 @@ impl World {
             namespace: NAMESPACE.to_owned(),
             own_rules: access::own_rules(),
         };
+        let client = plane.client().await?;
         let world = Self {
-            client: plane.client().await?,
+            api_url: api_proxy::start(client.clone()).await.context("cannot open a port")?,
+            client,
             server: account.open(&plane).await?,
             gate,
             bucket,
@@ -168,14 +178,9 @@ impl World {
             },
         }});
         self.create(&self.api::<BackupStorageLocation>(), location).await?;
-        let location = json!({"metadata": {"name": DISKS}, "spec": {
-            "provider": "fixture.bowline.io/vs-v2",
-            "config": {
-                "root": self.disks,
-                "snapshot-ms": SNAPSHOT.to_string(), "upload-ms": UPLOAD.to_string(),
-            },
-        }});
+        let location = json!({"metadata": {"name": DISKS}, "spec": {"provider": "none"}});
         self.create(&self.api::<VolumeSnapshotLocation>(), location).await?;
+        self.set_snapshotter(Snapshotter::ServerWrites).await?;
         for app in APPS {
             self.deploy(app, self.notes.as_deref()).await?;
         }
@@ -195,6 +200,39 @@ impl World {
                 std::fs::write(file, &claim).context("cannot fill a volume")?;
             }
         }
+        Ok(())
+    }
+
+    /// The location of snapshots, with a snapshotter. All of them have the same snapshots.
+    fn disks_spec(&self, snapshotter: Snapshotter) -> Value {
+        let mut spec = json!({
+            "provider": "fixture.bowline.io/vs-v2",
+            "config": {
+                "root": self.disks,
+                "snapshot-ms": SNAPSHOT.to_string(), "upload-ms": UPLOAD.to_string(),
+                // None: a patch removes them.
+                "report": null, "report-namespace": null, "report-ms": null,
+            },
+        });
+        let report = match snapshotter {
+            Snapshotter::ServerWrites => return spec,
+            Snapshotter::PluginWrites => LONG_REPORT,
+            Snapshotter::OnlyPluginKnows => {
+                spec["provider"] = json!("fixture.bowline.io/vs-v1");
+                SHORT_REPORT
+            }
+        };
+        spec["config"]["report"] = json!(self.api_url);
+        spec["config"]["report-namespace"] = json!(NAMESPACE);
+        spec["config"]["report-ms"] = json!(report.to_string());
+        spec
+    }
+
+    /// Has another snapshotter take snapshots and make volumes. No server may run meanwhile.
+    pub(crate) async fn set_snapshotter(&self, snapshotter: Snapshotter) -> anyhow::Result<()> {
+        let change = Patch::Merge(json!({"spec": self.disks_spec(snapshotter)}));
+        let api = self.api::<VolumeSnapshotLocation>();
+        api.patch(DISKS, &PatchParams::default(), &change).await.map(drop)?;
         Ok(())
     }
 

@@ -2,7 +2,6 @@
 
 mod bad_days;
 mod gone;
-mod proxy;
 mod reported;
 mod subject;
 mod suite;

@@ -143,7 +143,7 @@ pub(super) fn unfinished(run: &Run) -> Vec<String> {
         };
         match run.snapshots.iter().find(|one| one.id == recorded.id && one.volume == *volume) {
             None => reasons.push(format!("lacks the snapshot {} of {volume}", recorded.id)),
-            Some(Snapshot { is_uploaded: false, id, .. }) => {
+            Some(Snapshot { is_uploaded: false, id, .. }) if run.snapshotter.is_v2() => {
                 reasons.push(format!("has not uploaded {id} of {volume}"));
             }
             Some(_) => {}

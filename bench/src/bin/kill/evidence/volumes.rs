@@ -155,6 +155,8 @@ pub(crate) async fn deletion(
     let mut uploads = names(&world.disks.join("uploaded"))?;
     uploads.retain(|id| id.starts_with(&format!("snap-{app}-")));
     let taken = names(&world.disks.join("snapshots"))?;
+    let log = std::fs::read(world.log()).context("cannot read the log of the server")?;
+    let log = String::from_utf8_lossy(&log);
     let mut files = Vec::new();
     walk(&world.bucket.join("backups").join(backup), &mut files)?;
     Ok(Deletion {
@@ -167,8 +169,17 @@ pub(crate) async fn deletion(
         csi_objects: csi::objects_of(world, backup).await?,
         files,
         reports: of_it.map(|report| report.name_any()).collect(),
-        notices: notices.to_vec(),
+        notices: notices.iter().cloned().chain(log_notices(&log)).collect(),
     })
+}
+
+/// What the log of the server says to be left over at plugins of version 1, which cannot be asked. A backup that is
+/// deleted while it runs has no results that could say so.
+fn log_notices(log: &str) -> impl Iterator<Item = String> {
+    let is_notice = |line: &&str| {
+        line.contains("level=error") && line.contains("plugins of version 1 cannot be asked for it")
+    };
+    log.lines().filter(is_notice).map(str::to_owned)
 }
 
 /// The files below a folder.
@@ -208,6 +219,14 @@ mod tests {
         let file = json!([record("s", "Completed"), record("", "Failed")]);
         assert_eq!(recorded(&file), [expected("s", true), expected("", false)]);
         assert_eq!(recorded(&Value::Null), []);
+    }
+
+    #[test]
+    fn the_log_names_what_plugins_of_version_1_may_have_left() {
+        let text = "msg=\"the snapshot of v with the tag t=r may be left over: plugins of version 1 \
+                    cannot be asked for it\"";
+        let log = format!("level=info {text}\nlevel=error {text}\nlevel=error msg=\"no\"");
+        assert_eq!(log_notices(&log).collect::<Vec<_>>(), [format!("level=error {text}")]);
     }
 
     #[test]

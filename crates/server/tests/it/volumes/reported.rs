@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bowline_api::{Backup, Restore, VolumePluginBackup, VolumePluginRestore};
+use bowline_testbed::api_proxy;
 use http::Method;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::api::{DeleteParams, ListParams};
@@ -13,7 +14,7 @@ use kube::{Api, ResourceExt};
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::{Trial, proxy, status_phase};
+use super::{Trial, status_phase};
 use crate::bed::LIMIT;
 use crate::fault;
 use crate::operations::{is_over, is_waiting, phase};
@@ -41,7 +42,7 @@ impl Trial {
 
     async fn reporting_location(&self, settings: serde_json::Value) {
         let mut settings = settings;
-        settings["report"] = proxy::start(self.world.client.clone()).await.into();
+        settings["report"] = api_proxy::start(self.world.client.clone()).await.unwrap().into();
         settings["report-namespace"] = self.world.namespace.clone().into();
         self.location("snaps", "vs-v1", settings).await;
     }

@@ -7,9 +7,12 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, Buf
 use tokio::net::{TcpListener, TcpStream};
 
 /// Starts one, which ends with the runtime. Returns its address.
-pub(super) async fn start(client: Client) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
+///
+/// # Errors
+/// No port can be opened.
+pub async fn start(client: Client) -> std::io::Result<String> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let url = format!("http://{}", listener.local_addr()?);
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             let client = client.clone();
@@ -19,7 +22,7 @@ pub(super) async fn start(client: Client) -> String {
             });
         }
     });
-    url
+    Ok(url)
 }
 
 /// Hands one request on, and its answer back.
