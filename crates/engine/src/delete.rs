@@ -47,7 +47,10 @@ pub use csi::{Content, ready};
 pub use holdings::{Holdings, LookError, look, look_for_csi};
 pub use judge::{Facts, Refusal, Scope, Verdict, judge};
 pub use plan::{Doomed, Files, Plan, plan};
-pub use shared::{Possession, SharedSnapshot, keep_shared, possessions};
+pub use shared::{
+    BackupPossessions, OtherBackups, Possession, SharedSnapshot, against_unreadable, keep_shared,
+    possessions,
+};
 pub use snapshots::{Opened, open};
 
 /// How many errors are told. More are in the log.

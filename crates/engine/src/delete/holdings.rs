@@ -47,13 +47,6 @@ pub struct LookError {
     pub(super) source: bowline_store::Error,
 }
 
-impl LookError {
-    /// Whether a file is there, and not what it should be.
-    pub fn is_unreadable(&self) -> bool {
-        matches!(self.source, bowline_store::Error::Unreadable { .. })
-    }
-}
-
 /// Looks into the bucket. Files that are not there say nothing; one that cannot be read may say
 /// anything.
 pub async fn look(store: &BackupStore, name: &BackupName) -> Result<Holdings, LookError> {

@@ -12,13 +12,14 @@
 //!
 //! A request that retention (`gc.rs`) made is not fulfilled while the backup is being restored, which is looked at once
 //! more right before step 1, and after it: from then on no restore begins. What another backup names is kept
-//! (`possession_index.rs`). A deletion that was begun several times without an end is given up: something in the bucket may end the
-//! server.
+//! (`possession_index.rs`). A deletion in which the server has ended several times is given up: something in the bucket may end it. What the API
+//! server answers does not count.
 //!
 //! What fails stays in the request, which is `Processed` then and is removed after a day, as in Velero.
 //! A new request tries all of it again. So does a server that finds a request `InProgress` when it starts.
 
 mod belongings;
+mod earlier_attempts;
 mod possession_index;
 mod remove;
 mod step;
@@ -43,8 +44,10 @@ use jiff::Timestamp;
 use kube::runtime::reflector::Store;
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
+use tokio::sync::{Mutex, OwnedMutexGuard};
 use tracing::Instrument as _;
 
+use self::earlier_attempts::EarlierAttempts;
 use self::possession_index::PossessionIndex;
 use self::step::Step;
 use self::turns::Turns;
@@ -76,8 +79,14 @@ pub async fn run(context: Arc<Context>) -> Result<(), Error> {
     let watch = Watch::new(context.api::<DeleteBackupRequest>()).concurrency(AT_ONCE);
     let stop = context.stop.clone();
     let (requests, turns) = (watch.store(), Turns::default());
-    let possessions = PossessionIndex::default();
-    let controller = Arc::new(Controller { context, requests, turns, possessions });
+    let controller = Arc::new(Controller {
+        context,
+        requests,
+        turns,
+        possessions: PossessionIndex::default(),
+        planning: Arc::default(),
+        earlier: EarlierAttempts::default(),
+    });
     let work = move |request: Arc<DeleteBackupRequest>| {
         let controller = Arc::clone(&controller);
         async move { controller.reconcile(&request).await }
@@ -98,6 +107,9 @@ struct Controller {
     requests: Store<DeleteBackupRequest>,
     turns: Turns,
     possessions: PossessionIndex,
+    /// See [`Going::planned_alone`].
+    planning: Arc<Mutex<()>>,
+    earlier: EarlierAttempts,
 }
 
 /// A backup that is going.
@@ -109,6 +121,9 @@ struct Going {
     snapshotters: Opened,
     /// What is in the cluster of what plugins reported.
     reports: Vec<VolumePluginBackup>,
+    /// Held from when the other backups are asked what they name until this one says `Deleting`, and so keeps nothing
+    /// any more: two that go at once would each keep for the other what both name.
+    planned_alone: Option<OwnedMutexGuard<()>>,
 }
 
 impl Controller {
@@ -201,14 +216,42 @@ impl Controller {
         name: BackupName,
         location: &Lookup<BackupStorageLocation>,
     ) -> Result<Next, Failure> {
-        let Controller { context, .. } = self;
-        let uid = backup.uid();
-        let attempts = step::attempts(request);
+        let attempts = self.earlier.count(request);
         if attempts >= ATTEMPTS {
             return self.give_up(request, &backup, attempts).await;
         }
+        if !step::is_by_retention(request) {
+            self.note_gave_up(&backup, false).await?;
+        }
         // Before anything is read: that alone may end the server.
         self.note_attempts(request, attempts + 1).await?;
+        let outcome = self.delete_counted(request, backup, name, location, attempts).await;
+        match &outcome {
+            Ok(_) => self.earlier.forget(request),
+            // Only what ends the server counts, and this was an answer of the API server.
+            Err(_) => {
+                if let Err(error) = self.note_attempts(request, attempts).await {
+                    let error = one_line(&error);
+                    tracing::debug!(
+                        "the attempt counts if the server ends before the next: {error}"
+                    );
+                }
+            }
+        }
+        outcome
+    }
+
+    /// Deletes a backup, after the attempt was noted: the request has had so many before it.
+    async fn delete_counted(
+        &self,
+        request: &DeleteBackupRequest,
+        backup: Backup,
+        name: BackupName,
+        location: &Lookup<BackupStorageLocation>,
+        attempts: u32,
+    ) -> Result<Next, Failure> {
+        let Controller { context, .. } = self;
+        let uid = backup.uid();
         let going = match self.prepare(&backup, &name, location).await? {
             Ok(going) => going,
             Err(reasons) => return self.refuse(request, Some(&backup), reasons).await,
@@ -239,7 +282,8 @@ impl Controller {
         let schedule = backup.labels().get(label::SCHEDULE_NAME).cloned().unwrap_or_default();
         context.metrics.deletion(&schedule, Deletion::Attempt);
         context.events.tell(&backup, Milestone::Deleting).await;
-        let going = Going { backup, ..going };
+        let mut going = Going { backup, ..going };
+        drop(going.planned_alone.take());
         match self.carry_out(&going).await? {
             Ended::Done => {
                 patch::remove(&context.api(), &going.backup).await?;
@@ -276,18 +320,26 @@ impl Controller {
         attempts: u32,
     ) -> Result<Next, Failure> {
         // Retention would ask again in an hour. Whoever asks by hand has looked.
-        let annotations = json!({ annotation::RETENTION_GAVE_UP: "true" });
-        let change = json!({ "metadata": { "uid": backup.uid(), "annotations": annotations } });
-        let api = self.context.api::<Backup>();
-        match patch::patch(&api, &backup.name_any(), None, change).await {
-            Err(error) if !patch::is_missing(&error) => return Err(error.into()),
-            _ => {}
-        }
+        self.note_gave_up(backup, true).await?;
         let reason = format!(
             "the server has ended {attempts} times while it deleted the backup; look at its files in the \
              bucket, and at the memory of the server, before you ask again"
         );
         self.refuse(request, Some(backup), vec![reason]).await
+    }
+
+    /// Notes on a Backup whether retention has given up on it.
+    async fn note_gave_up(&self, backup: &Backup, gave_up: bool) -> kube::Result<()> {
+        if backup.annotations().contains_key(annotation::RETENTION_GAVE_UP) == gave_up {
+            return Ok(());
+        }
+        let annotations = json!({ annotation::RETENTION_GAVE_UP: gave_up.then_some("true") });
+        let change = json!({ "metadata": { "uid": backup.uid(), "annotations": annotations } });
+        let api = self.context.api::<Backup>();
+        match patch::patch(&api, &backup.name_any(), None, change).await {
+            Err(error) if !patch::is_missing(&error) => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// Notes on a request how often its deletion was begun.
@@ -362,12 +414,18 @@ impl Controller {
         if plan.files == Files::Own && !missing.is_empty() {
             return Ok(Err(missing));
         }
+        let mut planned_alone = None;
         if !plan.snapshots.is_empty() || !plan.csi.is_empty() {
+            planned_alone = Some(Arc::clone(&self.planning).lock_owned().await);
             let of_others = match told(self.possessions.of_others(context, backup).await)? {
                 Ok(Ok(possessions)) => possessions,
                 Ok(Err(reason)) | Err(reason) => return no(reason),
             };
-            for SharedSnapshot { snapshot, by } in delete::keep_shared(&mut plan, &of_others) {
+            let shared = match delete::keep_shared(&mut plan, &of_others) {
+                Ok(shared) => shared,
+                Err(reasons) => return Ok(Err(reasons)),
+            };
+            for SharedSnapshot { snapshot, by } in shared {
                 tracing::warn!(snapshot, "snapshot is kept: backup {by} names it as well");
             }
         }
@@ -378,13 +436,21 @@ impl Controller {
         let deadlines = Deadlines::default();
         let opened = delete::open(&*context.snapshotters, &plan.snapshots, &deadlines).await;
         let (backup, name) = (backup.clone(), name.clone());
-        Ok(opened.map(|snapshotters| Going { backup, name, store, plan, snapshotters, reports }))
+        Ok(opened.map(|snapshotters| Going {
+            backup,
+            name,
+            store,
+            plan,
+            snapshotters,
+            reports,
+            planned_alone,
+        }))
     }
 
     /// Deletes all but the Backup itself.
     async fn carry_out(&self, going: &Going) -> kube::Result<Ended> {
         let Controller { context, .. } = self;
-        let Going { backup, name, store, plan, snapshotters, reports } = going;
+        let Going { backup, name, store, plan, snapshotters, reports, .. } = going;
         match remove::restores(context, store, name).await? {
             Ended::Done => {}
             ended => return Ok(ended),

@@ -2,6 +2,8 @@
 //! snapshots of a real plugin.
 
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bowline_api::{
@@ -480,4 +482,86 @@ async fn another_backup_of_the_same_name_in_the_bucket_stays() {
     // That one is known to be the one in the bucket, and goes with its files.
     deleted(&world, "again", "b").await;
     assert_eq!(in_bucket(&store).await, [""; 0]);
+}
+
+/// A backup in the bucket `l` and its Backup, in a world without a server.
+async fn completed(world: &World, store: &BackupStore, backup: &str) {
+    let began = "2026-01-02T03:04:05Z";
+    put_record(store, &record(backup, "Completed", began)).await;
+    let object = json!({
+        "metadata": {"name": backup, "labels": {"velero.io/storage-location": "l"}},
+        "spec": {"storageLocation": "l"},
+        "status": {"phase": "Completed", "startTimestamp": began},
+    });
+    world.create::<Backup>(object).await;
+}
+
+/// The location of these backups, as a server has found it usable.
+async fn usable_location(world: &World) {
+    world.location("l", filesystem_spec("l")).await;
+    world.patch::<BackupStorageLocation>("l", json!({"status": {"phase": "Available"}})).await;
+}
+
+#[tokio::test]
+async fn a_snapshot_that_two_backups_name_goes_when_both_go_at_once() {
+    let mut world = World::idle("deletion-both").await;
+    world.install_fixture().await;
+    let store = world.filesystem_store("l").await;
+    usable_location(&world).await;
+    snapshot_location(&world, "one", "vs-v1").await;
+    let backups: Vec<(String, String)> = (0..3)
+        .flat_map(|pair| ["a", "b"].map(|of| (format!("{of}{pair}"), format!("s{pair}"))))
+        .collect();
+    for (backup, shared) in &backups {
+        completed(&world, &store, backup).await;
+        let own = format!("own-{backup}");
+        let snapshots = [shared.as_str(), &own].map(|id| snapshot(&world, "one", id)).to_vec();
+        store.put(&name(backup), &snapshots).await.unwrap();
+        request(&world, backup, backup).await;
+    }
+    world.run(world.options());
+    for (backup, _) in &backups {
+        world.until_gone::<Backup>(backup).await;
+    }
+    for (backup, shared) in &backups {
+        assert!(!is_on_shelf(&world, "one", &format!("own-{backup}")), "{backup}");
+        assert!(!is_on_shelf(&world, "one", shared), "{shared} of {backup} is left");
+    }
+}
+
+#[tokio::test]
+async fn an_api_server_that_fails_does_not_count_as_an_end_of_the_server() {
+    let mut world = World::idle("deletion-failing").await;
+    let store = world.filesystem_store("l").await;
+    usable_location(&world).await;
+    completed(&world, &store, "b").await;
+    let gave_up = json!({"metadata": {"annotations": {"bowline.io/retention-gave-up": "true"}}});
+    world.patch::<Backup>("b", gave_up).await;
+    // Two servers have ended, and four are too many.
+    let object = json!({
+        "metadata": {"name": "request", "annotations": {"bowline.io/deletion-attempts": "2"}},
+        "spec": {"backupName": "b"},
+    });
+    world.create::<DeleteBackupRequest>(object).await;
+    let failed = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&failed);
+    world.run_through(world.options(), move |client| {
+        fault::client(client, move |method, uri| {
+            let is_asked = *method == Method::GET && uri.path().ends_with("/podvolumebackups");
+            is_asked
+                && uri.query().is_some_and(|query| query.contains("labelSelector"))
+                && count.fetch_add(1, Ordering::Relaxed) < 3
+        })
+    });
+    let request = world.until::<DeleteBackupRequest>("request", |request| {
+        is_processed(request) || failed.load(Ordering::Relaxed) >= 3
+    });
+    let request = request.await;
+    assert!(!is_processed(&request), "{:?}", request.status);
+    // A user has asked again, so that retention may, too.
+    let backup = world.api::<Backup>().get_opt("b").await.unwrap();
+    let annotations = backup.map(|backup| backup.annotations().clone()).unwrap_or_default();
+    assert!(!annotations.contains_key("bowline.io/retention-gave-up"), "{annotations:?}");
+    world.until_gone::<Backup>("b").await;
+    world.until_gone::<DeleteBackupRequest>("request").await;
 }

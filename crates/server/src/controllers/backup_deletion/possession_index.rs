@@ -1,14 +1,14 @@
 //! What the other backups name.
 //!
 //! Each deletion of something outside of a bucket asks for this. The files of a backup that is over do not change, so
-//! what was read is kept, for as long as the Backup is there.
+//! what was read is kept, for as long as the Backup is there. What could not be read whole is read again each time.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bowline_api::{Backup, BackupPhase, BackupStorageLocation};
 use bowline_engine::backup::request::Lookup;
-use bowline_engine::delete::{Possession, possessions};
+use bowline_engine::delete::{BackupPossessions, OtherBackups, against_unreadable, possessions};
 use bowline_store::{BackupName, BackupStore};
 use futures::{StreamExt as _, stream};
 use kube::{Api, ResourceExt as _};
@@ -21,7 +21,7 @@ use crate::story::one_line;
 /// How many backups are looked at at a time.
 const AT_ONCE: usize = 16;
 
-type Possessions = Arc<BTreeSet<Possession>>;
+type Possessions = Arc<BackupPossessions>;
 
 /// What backups name, as far as it was read, by their uids.
 #[derive(Debug, Default)]
@@ -33,7 +33,7 @@ impl PossessionIndex {
         &self,
         context: &Context,
         backup: &Backup,
-    ) -> kube::Result<Result<BTreeMap<Possession, String>, String>> {
+    ) -> kube::Result<Result<OtherBackups, String>> {
         let all: Vec<Backup> = list(context, None).await?;
         let others: Vec<&Backup> = all.iter().filter(|one| counts(one, backup)).collect();
         self.keep_only(&all);
@@ -64,21 +64,14 @@ impl PossessionIndex {
             (name, named)
         });
         let looks: Vec<_> = looks.buffer_unordered(AT_ONCE).collect().await;
-        let mut elsewhere = BTreeMap::new();
+        let mut all = OtherBackups::default();
         for (name, named) in looks {
             match named {
-                Ok(named) => {
-                    let named = named.iter().cloned().map(|one| (one, name.clone()));
-                    elsewhere.extend(named);
-                }
-                Err(reason) => {
-                    return Ok(Err(format!(
-                        "backup {name} may name the same snapshots, and its files cannot be read: {reason}"
-                    )));
-                }
+                Ok(named) => all.add(&name, &named),
+                Err(reason) => return Ok(Err(against_unreadable(&name, &reason))),
             }
         }
-        Ok(Ok(elsewhere))
+        Ok(Ok(all))
     }
 
     async fn named(
@@ -92,20 +85,11 @@ impl PossessionIndex {
             return Ok(Arc::clone(named));
         }
         let Ok(backup) = BackupName::new(name) else { return Ok(Possessions::default()) };
-        let named = match possessions(store, &backup).await {
-            Ok(named) => Arc::new(named),
-            // Nobody can restore from it either, and it would keep all others for ever.
-            Err(error) if error.is_unreadable() => {
-                tracing::warn!(
-                    backup = name,
-                    error = one_line(&error),
-                    "backup names nothing that can be read"
-                );
-                return Ok(Possessions::default());
-            }
-            Err(error) => return Err(one_line(&error)),
-        };
-        lock().insert(uid.to_owned(), Arc::clone(&named));
+        let named = possessions(store, &backup).await.map_err(|error| one_line(&error))?;
+        let named = Arc::new(named);
+        if named.unreadable.is_empty() {
+            lock().insert(uid.to_owned(), Arc::clone(&named));
+        }
         Ok(named)
     }
 

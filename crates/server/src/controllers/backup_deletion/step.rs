@@ -53,7 +53,7 @@ pub(super) fn stopping(request: &DeleteBackupRequest, now: Timestamp) -> Option<
 }
 
 /// Whether a request was made because a backup has expired.
-fn is_by_retention(request: &DeleteBackupRequest) -> bool {
+pub(super) fn is_by_retention(request: &DeleteBackupRequest) -> bool {
     let by = request.labels().get(label::REQUESTED_BY);
     by.is_some_and(|by| by == label::BY_RETENTION)
 }

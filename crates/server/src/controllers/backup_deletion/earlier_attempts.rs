@@ -1,0 +1,60 @@
+//! How often deletions were begun by servers that have ended since.
+//!
+//! An attempt is noted on its request before it begins, since it may end the server. If the API server fails instead, this
+//! process is there to know that, also while it cannot take the attempt back.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bowline_api::DeleteBackupRequest;
+use kube::ResourceExt as _;
+
+use super::step;
+
+/// What requests said before this process began to work on them, by their uids.
+#[derive(Debug, Default)]
+pub(super) struct EarlierAttempts(Mutex<HashMap<String, u32>>);
+
+impl EarlierAttempts {
+    /// The attempts at a request that this process has not survived itself.
+    pub(super) fn count(&self, request: &DeleteBackupRequest) -> u32 {
+        *self.lock().entry(uid(request)).or_insert_with(|| step::attempts(request))
+    }
+
+    /// The request was answered.
+    pub(super) fn forget(&self, request: &DeleteBackupRequest) {
+        self.lock().remove(&uid(request));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, u32>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn uid(request: &DeleteBackupRequest) -> String {
+    request.uid().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use bowline_api::annotation::DELETION_ATTEMPTS;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_this_process_has_survived_does_not_count() {
+        let request = |attempts: &str| -> DeleteBackupRequest {
+            let annotations = json!({DELETION_ATTEMPTS: attempts});
+            let metadata = json!({"name": "r", "uid": "u", "annotations": annotations});
+            let request = json!({"metadata": metadata, "spec": {"backupName": "b"}});
+            serde_json::from_value(request).unwrap()
+        };
+        let earlier = EarlierAttempts::default();
+        assert_eq!(earlier.count(&request("2")), 2, "servers that have ended");
+        // The third failed, and could not be taken back on the request.
+        assert_eq!(earlier.count(&request("3")), 2);
+        earlier.forget(&request("3"));
+        assert_eq!(earlier.count(&request("3")), 3);
+    }
+}
