@@ -316,7 +316,7 @@ mod tests {
         assert!(matches!(error, Error::UnpacksTooLarge(1000)), "{error}");
     }
 
-    /// The files of `security.md`, F2: within all limits on bytes, and as large as a pod in memory.
+    /// Decision 032: files within all limits on bytes, and as large as a pod in memory.
     #[test]
     fn a_small_file_that_becomes_large_in_memory_is_refused_before_it_is_read() {
         let many = |one: &str, count: usize| format!("[{}]", vec![one; count].join(","));

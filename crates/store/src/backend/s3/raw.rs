@@ -225,6 +225,10 @@ impl Page {
         let is_encoded = result.encoding_type == "url";
         let plain = |text: String| if is_encoded { decoded(&text) } else { text };
         let next = result.next_continuation_token.filter(|token| !token.is_empty());
+        if result.is_truncated && next.is_none() {
+            // What is not listed would count as deleted.
+            return Err(not_s3("the list is truncated and does not go on"));
+        }
         Ok(Self {
             keys: result.contents.into_iter().map(|object| plain(object.key)).collect(),
             prefixes: result.common_prefixes.into_iter().map(|it| plain(it.prefix)).collect(),
@@ -393,6 +397,18 @@ mod tests {
         let page = Page::read(&Bytes::from(plain)).unwrap();
         assert_eq!((page.keys, page.next), (vec!["a+b%20".to_owned()], None));
         assert_eq!(Page::read(&Bytes::from("<ListBucketResult/>")).unwrap(), Page::default());
+    }
+
+    #[test]
+    fn a_list_that_breaks_off_is_not_taken_for_the_whole_list() {
+        for token in ["", "<NextContinuationToken></NextContinuationToken>"] {
+            let page = format!(
+                "<ListBucketResult><IsTruncated>true</IsTruncated>{token}\
+                 <Contents><Key>backups/a/x</Key></Contents></ListBucketResult>"
+            );
+            let error = Page::read(&Bytes::from(page)).unwrap_err();
+            assert!(error.message().contains("does not go on"), "{error}");
+        }
     }
 
     #[test]
