@@ -113,7 +113,8 @@ pub(super) enum EndReason {
     WaitedTooLong(Duration),
     /// It was attempted this often.
     TooManyAttempts(usize),
-    /// Its work is done and cannot be stored; doing it again would freeze applications again for nothing.
+    /// Its work is done and cannot be stored; doing it again would freeze applications again for nothing, or run the
+    /// hooks of a restore.
     WriteRefused,
 }
 

@@ -52,6 +52,7 @@ use crate::journal;
 use crate::log::RunLog;
 use crate::metrics::Source;
 use crate::patch;
+use crate::runs::Runs;
 use crate::server::{Context, Error};
 use crate::story::one_line;
 use crate::watch::{Next, Watch};
@@ -143,6 +144,7 @@ async fn work(
     let name = format!("{}/{}", context.options.namespace, restore.name_any());
     let span = log.attach(tracing::info_span!("restore", restore = name));
     if restore.metadata.deletion_timestamp.is_some() {
+        context.runs.stop_waiting(&restore.uid().unwrap_or_default());
         let forgetting = async {
             outage::end_deleted(&context, &api, &restore, &log).await?;
             forget(&context, &api, &restore).await
@@ -263,12 +265,18 @@ async fn start(
         }
         Err(errors) => return refuse(context, api, &filled, &errors).await,
     };
+    let uid = restore.uid().unwrap_or_default();
     // Nobody waits for a restore, so that it has as much time as one that has begun.
-    let created = restore.creation_timestamp().map(|time| time.0);
     let bounds = RunBounds::of(&context.options);
     let store = match known.open(context).await {
-        Ok(store) => store,
-        Err(error) if error.is_retryable() && bounds.has_time(created, Timestamp::now()) => {
+        Ok(store) => {
+            context.runs.stop_waiting(&uid);
+            store
+        }
+        Err(error)
+            if error.is_retryable()
+                && may_wait_for_bucket(&context.runs, &uid, bounds, Timestamp::now()) =>
+        {
             return Err(WorkError::Open(error));
         }
         Err(error) => {
@@ -287,6 +295,14 @@ async fn start(
     let Some((course, recovered)) = opening.await? else { return Ok(()) };
     let then = course.items(request, recovered, &store).await?;
     course.go_on(then, Some(store), None).await
+}
+
+/// Notes that the bucket of a restore that has not begun cannot be used. Whether it waits: its time counts from the
+/// first failure, not from when it was created, since it may have waited for its turn.
+fn may_wait_for_bucket(runs: &Runs, uid: &str, bounds: RunBounds, now: Timestamp) -> bool {
+    let since = runs.bucket_lost(uid).unwrap_or(now);
+    runs.wait_for_bucket(uid, since);
+    bounds.has_time(Some(since), now)
 }
 
 /// Goes on with a restore that another process has begun, or this one before its bucket went away.
@@ -443,6 +459,7 @@ async fn write_end(
     status: &RestoreStatus,
     is_asked: bool,
 ) -> Result<(), WorkError> {
+    context.runs.stop_waiting(&restore.uid().unwrap_or_default());
     let status = with_conditions(status, is_asked);
     patiently(|| patch::patch_status_of(api, restore, json!(status))).await?;
     if let Standing::Ended(end) = Standing::from(status.phase.as_ref()) {
@@ -568,4 +585,22 @@ async fn delete_files(context: &Context, restore: &Restore) -> Result<(), WorkEr
     let store = known.open(context).await.map_err(|error| no(&error))?;
     let name = RestoreName::new(restore.name_any()).map_err(|error| no(&error))?;
     store.delete_restore(&name).await.map_err(|error| no(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_restore_waits_for_its_bucket_from_the_first_failure_on() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let (runs, wait) = (Runs::default(), Duration::from_mins(1));
+        let bounds = RunBounds { bucket_wait: wait, attempts: 4 };
+        let may_wait = |second| may_wait_for_bucket(&runs, "u", bounds, at(second));
+        // However long it was in the queue before.
+        assert!(may_wait(90_000) && may_wait(90_059));
+        assert!(!may_wait(90_060), "a minute is over");
+        runs.stop_waiting("u");
+        assert!(may_wait(90_070), "another failure, after the bucket was back");
+    }
 }

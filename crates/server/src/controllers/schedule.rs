@@ -38,7 +38,7 @@ const LONGEST: Duration = Duration::from_mins(1);
 const SHORTEST: Duration = Duration::from_millis(10);
 /// When to look again at a Schedule whose last backup has not got far enough, if few have to wait.
 const HELD: Duration = Duration::from_secs(2);
-/// For each so many that wait all look half as often, so that none starves.
+/// The pause grows by [`HELD`] for each so many that wait, so that none starves.
 const MANY: usize = 100;
 /// How many Backups are listed at a time.
 const PAGE: u32 = 500;

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_api::{RestorePhase, RestoreStatus};
 use bowline_engine::cluster::ApiServer;
 use bowline_engine::journal::Recovered;
 use bowline_engine::operation::{Board, Operation};
@@ -14,6 +15,7 @@ use bowline_engine::restore::{self, Fatal, Progress, Restored, finalize};
 use bowline_plugin::Encoded;
 use bowline_store::BackupStore;
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt as _;
 use tokio::time::Instant;
 
@@ -189,11 +191,13 @@ impl Course<'_> {
                 return Err(WorkError::Bucket(reason));
             }
             self.stop_operations(&mut restored.operations.clone()).await;
-            // The objects are there all the same; what is missing are the log and the results.
-            let reason = format!("its log and results cannot be written: {reason}");
-            let mut status = self.ended(&reason);
-            status.errors += i64::try_from(restored.report.errors()).unwrap_or(i64::MAX);
-            return Ok(Then::Over(Box::new(status)));
+            let reason = format!("log and results of the restore cannot be written: {reason}");
+            if self.is_canceled() {
+                let mut status = self.ended(&reason);
+                status.errors += i64::try_from(restored.report.errors()).unwrap_or(i64::MAX);
+                return Ok(Then::Over(Box::new(status)));
+            }
+            return Ok(Then::Over(Box::new(unrecorded(&status, reason, Timestamp::now()))));
         }
         self.kit.note_bucket_back(self.context).await;
         point::pass(Point::RestoreFilesWritten);
@@ -207,6 +211,23 @@ impl Course<'_> {
         let shown = patiently(|| self.show(&status)).await?;
         point::pass(Point::RestoreCollected);
         Ok(shown.map_or(Then::Gone, |restore| Then::Stage(Box::new(restore))))
+    }
+}
+
+/// The status of a restore whose items are through, but whose log and results are nowhere. The objects are there all the
+/// same, so one that went well has failed in part.
+fn unrecorded(status: &RestoreStatus, reason: String, now: Timestamp) -> RestoreStatus {
+    tracing::error!("{reason}");
+    let (phase, failure_reason) = match status.failure_reason.as_str() {
+        "" => (RestorePhase::PartiallyFailed, reason),
+        fatal => (RestorePhase::Failed, format!("{fatal}; {reason}")),
+    };
+    RestoreStatus {
+        phase: Some(phase),
+        failure_reason,
+        errors: status.errors.saturating_add(1),
+        completion_timestamp: Some(Time(now)),
+        ..status.clone()
     }
 }
 
@@ -281,6 +302,27 @@ mod tests {
         let written = persistently(attempt, given_up, WRITING).await;
         assert!(begin.elapsed() <= WRITING, "{:?}", begin.elapsed());
         (count.get(), written.is_ok())
+    }
+
+    #[test]
+    fn a_restore_that_went_well_has_not_failed_because_its_log_cannot_be_written() {
+        let now = Timestamp::from_second(9).unwrap();
+        for (failure, errors, phase, reason) in [
+            ("", 0, RestorePhase::PartiallyFailed, "no log"),
+            ("", 2, RestorePhase::PartiallyFailed, "no log"),
+            ("no backup", 1, RestorePhase::Failed, "no backup; no log"),
+        ] {
+            let status = RestoreStatus {
+                phase: Some(RestorePhase::Finalizing),
+                failure_reason: failure.to_owned(),
+                errors,
+                ..RestoreStatus::default()
+            };
+            let status = unrecorded(&status, "no log".to_owned(), now);
+            assert_eq!(status.phase, Some(phase), "{failure} {errors}");
+            assert_eq!((status.failure_reason.as_str(), status.errors), (reason, errors + 1));
+            assert_eq!(status.completion_timestamp, Some(Time(now)));
+        }
     }
 
     #[tokio::test(start_paused = true)]

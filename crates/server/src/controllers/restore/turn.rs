@@ -4,8 +4,9 @@
 //! pipelines rely on that: definitions first, then operators, then what needs them.
 //!
 //! # Guarantees
-//! - A restore begins only when fewer than the limit are at their items, and none that was created
-//!   before it still waits.
+//! - A restore begins only when those at their items and those that were created before it and still wait are
+//!   together fewer than the limit. So with a limit of one, restores begin strictly in the order of their creation;
+//!   with a higher one, so many begin side by side, and in which order these do is open.
 //! - One that cannot begin, because its storage location is away, holds nobody up: it has lost its turn
 //!   until it is retried.
 //! - Restores that wait for operations of plugins, are finalized, or are canceled need no turn.

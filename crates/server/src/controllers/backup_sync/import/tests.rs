@@ -206,7 +206,7 @@ fn work_that_has_not_ended_is_not_taken_in_if_somebody_would_go_on_with_it() {
     assert_eq!(is_taken_in(None), (false, true));
 }
 
-/// See `security.md`, F1: a record that expired long ago would have its snapshots deleted within a minute.
+/// Decision 032: a record that expired long ago would have its snapshots deleted within a minute.
 #[test]
 fn what_is_taken_in_does_not_expire_in_the_moment_of_its_import() {
     let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
