@@ -5,8 +5,9 @@
 //! ([`Ended`]). Nothing is written in between, while an application is frozen. After a restart,
 //! [`recover`] tells what is finished, and is taken over, from what is not, and is done again.
 //!
-//! Commands are never noted: hooks are derived again from the pod and the run. Whoever can write a
-//! journal cannot make us execute anything.
+//! Commands are never noted: hooks are derived again from the pod and the run. So a journal alone makes nobody execute
+//! anything but the hooks that a pod or its Backup has. A server keeps the hooks of a Backup beside the journal, though,
+//! and whoever can write both chooses the command and the pod: see decision 030.
 
 mod frozen;
 mod in_flight;

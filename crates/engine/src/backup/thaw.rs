@@ -37,8 +37,8 @@ pub struct Thawing<'a> {
     pub cluster: &'a dyn Cluster,
     /// The uid of the run that froze them.
     pub run: &'a str,
-    /// The hooks of its Backup.
-    pub hooks: &'a BackupHooks,
+    /// The hooks of its Backup, or why they are not known. Pods may say themselves how they are thawed.
+    pub hooks: Result<&'a BackupHooks, &'a str>,
     /// Where it is noted.
     pub journal: &'a dyn Journal,
     /// What could not be noted.
@@ -74,8 +74,8 @@ pub enum ThawError {
     /// The API server does not answer, or refuses.
     #[error("cannot thaw what may be frozen")]
     Cluster(#[source] cluster::Error),
-    /// The hooks cannot be read any more.
-    #[error("cannot thaw what may be frozen: invalid hooks: {}", .0.join("; "))]
+    /// The hooks are not known, or are not valid any more.
+    #[error("cannot thaw what may be frozen: hooks of the backup cannot be used: {}", .0.join("; "))]
     Hooks(Vec<String>),
     /// There are no pods here.
     #[error("cannot thaw what may be frozen: the cluster serves no pods")]
@@ -178,12 +178,16 @@ impl Pass<'_> {
         let discovery = cluster.discover().await.map_err(ThawError::Cluster)?;
         let resources = discover::resources(&discovery);
         let pods = resources.core("pods").ok_or(ThawError::NoPods)?;
-        let (hooks, invalid) = match Hooks::new(self.thawing.hooks, &resources) {
+        let hooks = match self.thawing.hooks {
+            Ok(hooks) => Hooks::new(hooks, &resources),
+            Err(reason) => Err(vec![reason.to_owned()]),
+        };
+        let (hooks, unusable) = match hooks {
             Ok(hooks) => (hooks, None),
             // Pods may say themselves how they are thawed.
             Err(invalid) => (Hooks::default(), Some(invalid)),
         };
-        let hooks = (&hooks, invalid.as_deref());
+        let hooks = (&hooks, unusable.as_deref());
         let targets = self.targets().into_iter().map(|target| async move {
             let found = cluster.get(pods, &target.pod.namespace, &target.pod.name).await;
             self.meet(target, found, hooks).await
@@ -223,7 +227,7 @@ impl Pass<'_> {
         &self,
         target: Target,
         found: Result<Option<Object>, cluster::Error>,
-        (hooks, invalid): (&Hooks, Option<&[String]>),
+        (hooks, unusable): (&Hooks, Option<&[String]>),
     ) -> Option<Found> {
         let object = match found {
             Ok(Some(object)) if uid_of(&object) == target.pod.uid => object,
@@ -238,7 +242,7 @@ impl Pass<'_> {
             }
         };
         let (id, report) = (object.id(), Report::default());
-        match (hooks.plan(&object), invalid) {
+        match (hooks.plan(&object), unusable) {
             (Ok(plan), _) if !plan.post.is_empty() => return Some(Found { target, object, plan }),
             (Ok(_), Some(invalid)) => {
                 self.leave(ThawError::Hooks(invalid.to_vec()));

@@ -354,7 +354,7 @@ async fn thaw_with(
     retry: ThawRetry<'_>,
 ) -> ThawOutcome {
     let hooks = &Backup::default().spec.hooks;
-    let thawing = Thawing { cluster, run: "run-1", hooks, journal, unwritten, report };
+    let thawing = Thawing { cluster, run: "run-1", hooks: Ok(hooks), journal, unwritten, report };
     thaw_left(thawing, frozen, retry).await
 }
 
@@ -459,6 +459,32 @@ async fn after_a_restart_a_pod_that_is_not_reached_is_given_up_as_in_a_running_b
 }
 
 #[tokio::test]
+async fn hooks_that_are_not_known_keep_no_pod_frozen_that_says_how_it_is_thawed() {
+    let away = Arc::default();
+    let mut bare = pod("shop", "bare", &[]);
+    bare["metadata"]["uid"] = json!("uid-bare");
+    let cluster = Arc::into_inner(with_pods(&["db"], &away)).unwrap().with(bare);
+    let frozen = frozen_in(&[(0, &["db"]), (1, &["bare"])]);
+    let (journal, report) = (InMemory::default(), Report::default());
+    let unwritten = UnwrittenThaws::default();
+    let hooks = Err("ConfigMap kept holds no hooks");
+    let thawing = Thawing {
+        cluster: &cluster,
+        run: "run-1",
+        hooks,
+        journal: &journal,
+        unwritten: &unwritten,
+        report: &report,
+    };
+    let thawed = thaw_left(thawing, &frozen, ThawRetry::Never).await;
+    assert_eq!(commands(&cluster), ["thaw db"]);
+    assert_eq!(thawed.frozen, frozen_in(&[(1, &["bare"])]), "it stays on the record");
+    assert_eq!(journal.records(), [Record::Thawed { block: 0, errors: Vec::new() }]);
+    let error = thawed.error.unwrap().to_string();
+    assert!(error.contains("ConfigMap kept holds no hooks"), "{error}");
+}
+
+#[tokio::test]
 async fn of_several_post_hooks_those_that_ran_are_not_run_again() {
     let mut db = pod("shop", "db", &[]);
     db["metadata"]["uid"] = json!("uid-db");
@@ -483,7 +509,7 @@ async fn of_several_post_hooks_those_that_ran_are_not_run_again() {
         let thawing = Thawing {
             cluster: &cluster,
             run: "run-1",
-            hooks: &hooks,
+            hooks: Ok(&hooks),
             journal: &journal,
             unwritten: &unwritten,
             report: &report,

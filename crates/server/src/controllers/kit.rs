@@ -142,7 +142,7 @@ impl<'a> Kit<'a> {
         let thawing = Thawing {
             cluster,
             run: self.uid.as_str(),
-            hooks: &backup.spec.hooks,
+            hooks: Ok(&backup.spec.hooks),
             journal: &*self.journal,
             unwritten: &context.runs.unwritten_thaws,
             report,

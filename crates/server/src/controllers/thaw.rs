@@ -166,7 +166,7 @@ async fn thaw(context: &Context, orphan: &Orphan) -> Result<Pass, String> {
             // Others may be frozen by a block that is under way, so that nothing is known for good.
             return Ok(Pass::Busy);
         }
-        let hooks = hooks_of(context, orphan).await?;
+        let hooks = hooks_of(context, orphan).await;
         let retry = ThawRetry::Never;
         let outcome = with(context, orphan, &hooks, &*journal, claim.frozen(), retry).await;
         return Ok(judge(&outcome));
@@ -201,7 +201,7 @@ async fn salvage_unopened(
         return Ok(Pass::Thawed);
     }
     let Orphan { run, kind, name, .. } = orphan;
-    let hooks = hooks_of(context, orphan).await?;
+    let hooks = hooks_of(context, orphan).await;
     match ConfigMaps::open(client.clone(), namespace, run, kind, name).await {
         Ok((journal, records)) => {
             // As it is by now: whoever had it open before may have noted more.
@@ -228,7 +228,7 @@ async fn salvage_unopened(
 async fn with(
     context: &Context,
     orphan: &Orphan,
-    hooks: &BackupHooks,
+    hooks: &Result<BackupHooks, String>,
     journal: &dyn Journal,
     frozen: &Frozen,
     retry: ThawRetry<'_>,
@@ -236,6 +236,7 @@ async fn with(
     let cluster = ApiServer::new(context.client.clone(), context.options.client_page_size);
     let (report, unwritten) = (Report::default(), &context.runs.unwritten_thaws);
     let run = orphan.run.as_str();
+    let hooks = hooks.as_ref().map_err(String::as_str);
     let thawing = Thawing { cluster: &cluster, run, hooks, journal, unwritten, report: &report };
     let outcome = thaw_left(thawing, frozen, retry).await;
     let (errors, warnings) = report.messages();
@@ -254,7 +255,8 @@ fn judge(outcome: &ThawOutcome) -> Pass {
     Pass::Left(error.unwrap_or_else(|| "their post-hooks did not reach them".to_owned()))
 }
 
-/// The hooks of a backup: those of its Backup, or those that were kept if that is gone.
+/// The hooks of a backup: those of its Backup, or those that were kept if that is gone. That none were kept does not mean that
+/// there were none.
 async fn hooks_of(context: &Context, orphan: &Orphan) -> Result<BackupHooks, String> {
     let found = context.api::<Backup>().get_opt(&orphan.name).await;
     let found = found.map_err(|error| one_line(&error))?;
@@ -263,7 +265,11 @@ async fn hooks_of(context: &Context, orphan: &Orphan) -> Result<BackupHooks, Str
         return Ok(backup.spec.hooks);
     }
     let kept = KeptHooks::new(context.client.clone(), &context.options.namespace, &orphan.run);
-    Ok(kept.read().await?.unwrap_or_default())
+    kept.read().await?.ok_or_else(|| {
+        "the Backup was deleted, and its hooks were not kept; thaw the pod by hand, and delete it when it may \
+         restart"
+            .to_owned()
+    })
 }
 
 /// A journal that takes nothing.
