@@ -18,12 +18,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 use bowline_api::Backup;
 use bowline_engine::backup::csi;
-use bowline_engine::operation::{Asker, Kind, Operation};
+use bowline_engine::operation::{Asker, Operation};
 use bowline_engine::snapshotter::{OpenError, Snapshotter, Snapshotters as _};
-use bowline_plugin::{BackupItemAction, Code, Error, Progress, Result, SnapshotId, State as Told};
+use bowline_plugin::{BackupItemAction, Code, Error, Progress, Result, SnapshotId};
 use tokio::sync::OnceCell;
 
-use self::report::{PluginReport, combine};
+use self::report::combine;
 pub(super) use self::resources::Resources;
 use crate::controllers::operations::Actions;
 use crate::server::Context;
@@ -90,12 +90,6 @@ impl Asker for Askers<'_> {
             return self.actions.progress(operation).await;
         }
         let report = self.resources.plugin_report(operation).await;
-        if let PluginReport::Told(told) = &report
-            && told.state != Told::Running
-            && operation.kind == Kind::SnapshotCreation
-        {
-            return Ok(told.clone());
-        }
         combine(operation, self.answer(operation).await, report)
     }
 

@@ -28,8 +28,8 @@ pub(super) enum PluginReport {
 
 /// How an operation goes, given what its plugin answers and what its resource says.
 ///
-/// An answer counts more than a resource, which may speak of creation and upload as one. But a plugin that has no
-/// answer, since it writes a resource instead, says nothing with that.
+/// An answer counts more than a resource, which may speak of creation and upload as one. Without one, a resource that
+/// has ended ends the creation. A plugin that has no answer, since it writes a resource instead, says nothing with that.
 pub(super) fn combine(
     operation: &Operation,
     answer: Result<Progress>,
@@ -50,7 +50,12 @@ pub(super) fn combine(
         PluginReport::Told(told) if is_unheard && operation.kind == Kind::SnapshotUpload => {
             Ok(Progress { state: Told::Running, ..told })
         }
-        PluginReport::Told(told) if is_unheard => Ok(told),
+        PluginReport::Told(told)
+            if is_unheard
+                || (told.state != Told::Running && operation.kind == Kind::SnapshotCreation) =>
+        {
+            Ok(told)
+        }
         PluginReport::Unheard(reason) if is_unheard && operation.kind == Kind::SnapshotCreation => {
             let description = reason;
             Ok(Progress { state: Told::Running, description, ..operation.progress.clone() })

@@ -117,6 +117,27 @@ fn a_resource_that_cannot_be_seen_decides_nothing() {
 }
 
 #[test]
+fn the_end_in_a_resource_counts_only_without_an_answer() {
+    let creation = operation(Kind::SnapshotCreation, State::InProgress);
+    let upload = operation(Kind::SnapshotUpload, State::InProgress);
+    let running = Progress { done: 4, ..Progress::default() };
+    for phase in ["Completed", "Failed", "Canceled"] {
+        let ended = observed(&theirs(phase, at(0)), at(1));
+        let report = || PluginReport::Told(ended.clone());
+        // `Progress` answers: the snapshot is being made, whatever the resource says.
+        let answered = combine(&creation, Ok(running.clone()), report()).unwrap();
+        assert_eq!(answered.state, Told::Running, "{phase}");
+        for code in [Code::Unimplemented, Code::Unavailable, Code::NotFound, Code::Unknown] {
+            let error = || Err(Error::new(code, "no"));
+            let unanswered = combine(&creation, error(), report());
+            assert_eq!(unanswered.unwrap(), ended, "{phase} {code:?}");
+            let of_upload = combine(&upload, error(), report());
+            assert!(!of_upload.is_ok_and(|told| told.state != Told::Running), "{phase} {code:?}");
+        }
+    }
+}
+
+#[test]
 fn a_resource_that_says_that_it_goes_on_is_ended_when_nothing_does() {
     let end = |phase: &str, states: &[State]| {
         let of: Vec<Operation> =
