@@ -11,15 +11,15 @@ use bowline_api::{
     Backup, BackupPhase, BackupStorageLocation, DataUpload, PodVolumeBackup, VolumePluginBackup,
     label,
 };
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, ObjectList};
 use kube::{Api, Resource, ResourceExt as _};
 
 use crate::installation::{Installation, is_not_found, is_unknown_kind};
 use crate::listing;
 use crate::output::{self, harmless};
 
-/// How many objects of a kind are listed at most.
-const LISTED: u32 = 500;
+/// How many objects are listed at a time.
+const PAGE: u32 = 500;
 
 /// Removes Backups, each after saying what stays behind.
 pub(super) async fn forget(installation: &Installation, backups: &[Backup]) -> anyhow::Result<()> {
@@ -125,20 +125,13 @@ async fn contents(installation: &Installation, selector: &str) -> anyhow::Result
     let kind = GroupVersionKind::gvk("snapshot.storage.k8s.io", "v1", "VolumeSnapshotContent");
     let resource = ApiResource::from_gvk_with_plural(&kind, "volumesnapshotcontents");
     let api: Api<DynamicObject> = Api::all_with(installation.client(), &resource);
-    let params = ListParams::default().labels(selector).limit(LISTED);
-    let listing = async {
-        match api.list(&params).await {
-            Err(error) if is_not_found(&error) || is_unknown_kind(&error) => Ok(None),
-            listed => listed.map(Some),
-        }
-    };
-    let listed = match installation.ask("list VolumeSnapshotContents", listing).await {
-        Ok(Some(listed)) => listed.items,
-        Ok(None) => return Ok(Vec::new()),
+    let doing = "list VolumeSnapshotContents";
+    let listed = pages(Some(selector), async |params| {
+        installation.ask(doing, list_page(&api, &params)).await
+    });
+    let Ok(listed) = listed.await else {
         // Not everybody may list them.
-        Err(_) => {
-            return Ok(vec!["CSI snapshots: VolumeSnapshotContents cannot be listed".to_owned()]);
-        }
+        return Ok(vec!["CSI snapshots: VolumeSnapshotContents cannot be listed".to_owned()]);
     };
     Ok(listed.iter().map(|content| of_content(&content.name_any(), &content.data)).collect())
 }
@@ -174,24 +167,37 @@ where
     K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
 {
     let api: Api<K> = installation.api();
-    let mut params = ListParams::default().limit(LISTED);
+    let doing = "list the leftovers of the backup";
+    pages(selector, async |params| installation.ask(doing, list_page(&api, &params)).await).await
+}
+
+/// One page of a list; none of a kind that is not installed.
+async fn list_page<K>(api: &Api<K>, params: &ListParams) -> kube::Result<Option<ObjectList<K>>>
+where
+    K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+{
+    match api.list(params).await {
+        Err(error) if is_not_found(&error) || is_unknown_kind(&error) => Ok(None),
+        listed => listed.map(Some),
+    }
+}
+
+/// All pages of a list.
+async fn pages<K: Clone>(
+    selector: Option<&str>,
+    page: impl AsyncFn(ListParams) -> anyhow::Result<Option<ObjectList<K>>>,
+) -> anyhow::Result<Vec<K>> {
+    let mut params = ListParams::default().limit(PAGE);
     params.label_selector = selector.map(str::to_owned);
     let mut found = Vec::new();
-    loop {
-        let listing = async {
-            match api.list(&params).await {
-                Err(error) if is_not_found(&error) || is_unknown_kind(&error) => Ok(None),
-                listed => listed.map(Some),
-            }
-        };
-        let listed = installation.ask("list the leftovers of the backup", listing).await?;
-        let Some(page) = listed else { return Ok(found) };
+    while let Some(page) = page(params.clone()).await? {
         found.extend(page.items);
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params = params.continue_token(&token),
-            None => return Ok(found),
+            None => break,
         }
     }
+    Ok(found)
 }
 
 #[cfg(test)]
@@ -223,6 +229,26 @@ mod tests {
         }
         let error = check(&backup(&json!({}))).unwrap_err().to_string();
         assert!(error.contains("is New") && error.contains("backup cancel b"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_list_is_read_to_its_last_page() {
+        let page = async |params: ListParams| {
+            assert_eq!(params.label_selector.as_deref(), Some("a=b"));
+            let (name, next) = match params.continue_token.as_deref() {
+                None => ("first", "token"),
+                Some("token") => ("second", ""),
+                Some(other) => panic!("{other}"),
+            };
+            let list =
+                json!({"metadata": {"continue": next}, "items": [{"metadata": {"name": name}}]});
+            Ok(Some(serde_json::from_value::<ObjectList<DynamicObject>>(list)?))
+        };
+        let listed = pages(Some("a=b"), page).await.unwrap();
+        let names: Vec<String> = listed.iter().map(kube::ResourceExt::name_any).collect();
+        assert_eq!(names, ["first", "second"]);
+        let none = async |_| Ok(None::<ObjectList<DynamicObject>>);
+        assert!(pages(None, none).await.unwrap().is_empty(), "the kind is not installed");
     }
 
     #[test]
