@@ -185,7 +185,7 @@ impl Pass<'_> {
         let (hooks, unusable) = match hooks {
             Ok(hooks) => (hooks, None),
             // Pods may say themselves how they are thawed.
-            Err(invalid) => (Hooks::default(), Some(invalid)),
+            Err(reasons) => (Hooks::default(), Some(reasons)),
         };
         let hooks = (&hooks, unusable.as_deref());
         let targets = self.targets().into_iter().map(|target| async move {
@@ -244,12 +244,11 @@ impl Pass<'_> {
         let (id, report) = (object.id(), Report::default());
         match (hooks.plan(&object), unusable) {
             (Ok(plan), _) if !plan.post.is_empty() => return Some(Found { target, object, plan }),
-            (Ok(_), Some(invalid)) => {
-                self.leave(ThawError::Hooks(invalid.to_vec()));
+            (Ok(_), Some(reasons)) => {
+                self.leave(ThawError::Hooks(reasons.to_vec()));
                 return None;
             }
             (Ok(_), None) => {
-                tracing::error!(pod = %id, "no post-hook is configured, so the pod may still be frozen");
                 let text = "no post-hook is configured, so the pod may still be frozen";
                 report.warning(&id, text);
             }
