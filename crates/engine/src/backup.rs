@@ -78,12 +78,14 @@ use request::Request;
 pub use snapshot::SnapshotProgress;
 pub use taken::Taken;
 use taken::{begun_before, begun_by_csi_before, end, own, taken_before};
-pub use thaw::{ThawError, ThawOutcome, ThawRetry, Thawing, UnwrittenThaws, thaw_left};
+pub use thaw::{
+    ThawError, ThawOutcome, ThawRetry, Thawing, UnwrittenThaws, give_up_if_canceled, thaw_left,
+};
 use upload::UploadError;
 
 /// How many bytes of objects may be in flight.
 const IN_FLIGHT: usize = 16 << 20;
-/// How long an upload may still take once the run was canceled.
+/// How long an upload, or a call of a plugin, may still take once the run was canceled.
 const AFTER_CANCEL: Duration = Duration::from_secs(10);
 
 /// What a run needs.

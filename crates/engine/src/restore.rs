@@ -51,7 +51,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use bowline_plugin::{ResourceIdentifier, RestoreItemAction};
+use bowline_plugin::{Code, ResourceIdentifier, RestoreItemAction};
 use bowline_store::BackupStore;
 use bowline_store::file::{ResourceList, RestoreVolumeInfo};
 use jiff::Timestamp;
@@ -85,6 +85,9 @@ use version::Versions;
 use volume::{Maker, Witness};
 
 pub use note::volumes_left;
+
+/// How long a call of a plugin may still take once the run was canceled.
+const AFTER_CANCEL: Duration = Duration::from_secs(10);
 
 /// What a restore needs.
 pub struct Run {
@@ -307,6 +310,25 @@ impl Context {
         self.stop.is_cancelled()
     }
 
+    /// Waits for the answer of a plugin; not for long once the run was canceled.
+    async fn unless_canceled<T>(
+        &self,
+        call: impl Future<Output = bowline_plugin::Result<T>>,
+    ) -> bowline_plugin::Result<T> {
+        let canceled = async {
+            self.cancel.cancelled().await;
+            tokio::time::sleep(AFTER_CANCEL).await;
+        };
+        tokio::select! {
+            biased;
+            answer = call => answer,
+            () = canceled => {
+                let text = "no answer since the restore was canceled; the plugin may go on";
+                Err(bowline_plugin::Error::new(Code::DeadlineExceeded, text))
+            }
+        }
+    }
+
     /// Notes an operation.
     fn begun(&self, operation: Operation) {
         self.operations.lock().unwrap_or_else(PoisonError::into_inner).push(operation);
@@ -340,13 +362,17 @@ pub async fn run(run: Run, now: Timestamp) -> Restored {
     let canceled = async {
         context.cancel.cancelled().await;
         context.stop.cancel();
-        std::future::pending::<()>().await;
+        std::future::pending().await
     };
-    let fatal = tokio::select! {
-        visited = visit_all(&context) => visited.err(),
-        () = canceled => None,
+    let visiting = async {
+        let visited = visit_all(&context).await;
+        // Hooks may wait for their pods long after all items are through.
+        (visited.err(), context.hooks.finish().await)
     };
-    let hooks = context.hooks.finish().await;
+    let (fatal, hooks) = tokio::select! {
+        visited = visiting => visited,
+        never = canceled => never,
+    };
     // Hooks that were given up are run by the process that goes on.
     let is_left = context.stop.is_cancelled() && !context.cancel.is_cancelled();
     let fatal = fatal.or(is_left.then_some(Fatal::Stopped));

@@ -27,6 +27,7 @@ use super::collect::{self, Held};
 use super::hook::{self, Plan, Thaw};
 use super::item::{self, How, Sink};
 use super::snapshot::{self, Planned};
+use super::thaw::give_up_if_canceled;
 use super::{Context, filter::Verdict};
 use super::{credentials, csi, note};
 use crate::item::{Object, is_name};
@@ -236,10 +237,13 @@ async fn related(context: &Context, object: &Object) -> Vec<Related> {
         if !action.selects(object) {
             continue;
         }
-        let ask = || action.plugin.get_related_items(&object.item, &context.request.backup);
+        let ask = || {
+            let asking = action.plugin.get_related_items(&object.item, &context.request.backup);
+            context.unless_canceled(asking)
+        };
         let asked = match ask().await {
             // The plugin may have died of another item, and asking does no harm.
-            Err(error) if error.class() == Class::Transient => ask().await,
+            Err(error) if error.class() == Class::Transient && !context.is_over() => ask().await,
             asked => asked,
         };
         let is_of_plugin = place >= context.built_in_block_actions;
@@ -403,8 +407,12 @@ async fn take(
         late.extend(thaw.run(with).await);
         point::pass(Point::Thawed);
     }
-    // A run that is cancelled thaws all the same.
-    let frozen = hook::thaw_late(with, late, &context.stop).await;
+    // A run that is canceled thaws all the same, but does not wait for a node that is away.
+    let given_up = context.stop.child_token();
+    let frozen = tokio::select! {
+        frozen = hook::thaw_late(with, late, &given_up) => frozen,
+        never = give_up_if_canceled(&context.cancel, &given_up) => never,
+    };
     let unthawed = |left: hook::Unthawed<'_>| journal::Pod { ran: left.ran, ..freezable(left.pod) };
     let frozen = frozen.into_iter().map(unthawed).collect();
     csi::finish(context, tried, sink).await;

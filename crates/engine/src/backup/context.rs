@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bowline_plugin::{BackupItemAction, ItemBlockAction, ResourceIdentifier};
+use bowline_plugin::{BackupItemAction, Code, ItemBlockAction, ResourceIdentifier};
 use bowline_store::BackupStore;
 use jiff::Timestamp;
 use tokio::sync::Semaphore;
@@ -23,7 +23,8 @@ use super::seen::Seen;
 use super::spool::Spool;
 use super::volume::{Snapshotted, Volumes, Wishes};
 use super::{
-    Fatal, Options, Progress, Recovery, Run, collect, credentials, csi, discover, snapshot,
+    AFTER_CANCEL, Fatal, Options, Progress, Recovery, Run, canceled_for, collect, credentials, csi,
+    discover, snapshot,
 };
 use crate::action::{self, BuiltIn, Mounts};
 use crate::cluster::Cluster;
@@ -88,6 +89,21 @@ impl Context {
     /// Whether what is under way is to be broken off.
     pub(super) fn is_over(&self) -> bool {
         self.is_broken.load(Ordering::Relaxed) || self.cancel.is_cancelled()
+    }
+
+    /// Waits for the answer of a plugin; not for long once the run was canceled.
+    pub(super) async fn unless_canceled<T>(
+        &self,
+        call: impl Future<Output = bowline_plugin::Result<T>>,
+    ) -> bowline_plugin::Result<T> {
+        tokio::select! {
+            biased;
+            answer = call => answer,
+            () = canceled_for(&self.cancel, AFTER_CANCEL) => {
+                let text = "no answer since the backup was canceled; the plugin may go on";
+                Err(bowline_plugin::Error::new(Code::DeadlineExceeded, text))
+            }
+        }
     }
 
     /// Whether an item is shown to an action that may begin an operation.

@@ -52,7 +52,8 @@ pub struct Thawing<'a> {
 pub enum ThawRetry<'a> {
     /// Once: somebody comes back later.
     Never,
-    /// For as long as a running backup does, unless the server is asked to end. Then it is told.
+    /// For as long as a running backup does, unless the server is asked to end or the run is canceled. Then it
+    /// is told.
     DuringOutage(&'a CancellationToken),
 }
 
@@ -164,6 +165,14 @@ pub async fn thaw_left(thawing: Thawing<'_>, frozen: &Frozen, retry: ThawRetry<'
     let mut outcome = work.into_inner().unwrap_or_else(PoisonError::into_inner);
     outcome.error = outcome.error.or(error);
     outcome
+}
+
+/// Gives up pods that are not reached as soon as their run is canceled: it must not wait for a node that is away, and
+/// whoever passes over the journals thaws them later. It never returns.
+pub async fn give_up_if_canceled<T>(cancel: &CancellationToken, given_up: &CancellationToken) -> T {
+    cancel.cancelled().await;
+    given_up.cancel();
+    std::future::pending().await
 }
 
 /// One pass over the pods.

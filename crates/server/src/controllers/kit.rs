@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bowline_api::backup::BackupHooks;
 use bowline_api::{Backup, label};
-use bowline_engine::backup::{ThawRetry, Thawing, thaw_left};
+use bowline_engine::backup::{ThawRetry, Thawing, give_up_if_canceled, thaw_left};
 use bowline_engine::cluster::Cluster;
 use bowline_engine::journal::{self, Journal as _, Record, Recovered, recover};
 use bowline_engine::operation::Counts;
@@ -78,7 +78,11 @@ impl<'a> Kit<'a> {
         if opened.as_ref().is_err_and(is_damaged) {
             let (run, kind, name) = (uid.clone(), kind.to_owned(), name.to_owned());
             let damaged = Orphan { run, kind, name, location: None };
-            thaw::salvage(context, &damaged, ThawRetry::DuringOutage(&context.stop)).await;
+            let given_up = context.stop.child_token();
+            tokio::select! {
+                () = thaw::salvage(context, &damaged, ThawRetry::DuringOutage(&given_up)) => {}
+                () = give_up_if_canceled(&cancel, &given_up) => {}
+            }
         }
         let (journal, records) = opened?;
         // An earlier process may have kept hooks.
@@ -147,8 +151,12 @@ impl<'a> Kit<'a> {
             unwritten: &context.runs.unwritten_thaws,
             report,
         };
-        let retry = ThawRetry::DuringOutage(&context.stop);
-        let outcome = thaw_left(thawing, claim.frozen(), retry).await;
+        let given_up = context.stop.child_token();
+        let retry = ThawRetry::DuringOutage(&given_up);
+        let outcome = tokio::select! {
+            outcome = thaw_left(thawing, claim.frozen(), retry) => outcome,
+            never = give_up_if_canceled(&self.cancel, &given_up) => never,
+        };
         if let Some(error) = &outcome.unwritten {
             tracing::warn!("pods were thawed, but the journal does not say so: {error}");
         }

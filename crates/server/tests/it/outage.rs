@@ -1,163 +1,87 @@
-//! Runs whose buckets cannot be used, at each stage: they can be canceled and deleted, end by themselves, and hold up
-//! nobody.
+//! Runs that cannot go on, at each stage: because of their bucket, a plugin, or a node. They can be canceled and
+//! deleted, end by themselves where there is a bound, and hold up nobody. `cells.rs` says what is tried.
+
+mod cells;
+mod gateway;
+mod node;
 
 use std::collections::HashSet;
-use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
 use bowline_api::{Backup, Restore, annotation};
+use bowline_engine::journal::{self, Begun, Journal as _, Record};
+use bowline_engine::phase::Stage;
 use bowline_server::Options;
+use bowline_server::journal::ConfigMaps;
+use bowline_store::file::{BackupVolumeInfo, Method, PersistentVolumeInfo};
+use bowline_store::name::RunUid;
+use bowline_store::{BackupName, BackupStore};
 use bowline_testbed::apply::apply;
+use bowline_testbed::fixture;
 use futures::future::join_all;
-use k8s_openapi::api::core::v1::{ConfigMap, Secret};
-use kube::ResourceExt as _;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use kube::api::ListParams;
+use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::bed::{LIMIT, World, is_available, shared};
+use crate::fault;
 use crate::operations::{Run, is_over, is_waiting, key, phase, says};
+use cells::{Act, FINALIZING, Failure, ITEMS, Row, WAITING, rows};
+use gateway::{Gateway, Mode};
+use node::{Execs, LostNode};
 
-/// What lies between a server and its bucket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
-    /// Everything goes through.
-    Open,
-    /// Nobody answers.
-    Away,
-    /// Each request is refused.
-    Refuses,
-}
-
-/// A way to the S3 server that can be closed.
-struct Gateway {
-    address: SocketAddr,
-    mode: watch::Sender<Mode>,
-}
-
-impl Gateway {
-    async fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let (mode, seen) = watch::channel(Mode::Open);
-        tokio::spawn(async move {
-            loop {
-                let Ok((client, _)) = listener.accept().await else { continue };
-                tokio::spawn(serve(client, seen.clone()));
-            }
-        });
-        Self { address, mode }
-    }
-}
-
-/// Serves one connection, until the mode is another.
-async fn serve(mut client: TcpStream, mut seen: watch::Receiver<Mode>) {
-    let mode = *seen.borrow_and_update();
-    let served = async {
-        match mode {
-            Mode::Away => {}
-            Mode::Open => {
-                let server = shared().s3.url();
-                let server = server.trim_start_matches("http://").trim_end_matches('/');
-                let Ok(mut server) = TcpStream::connect(server).await else { return };
-                let _ = copy_bidirectional(&mut client, &mut server).await;
-            }
-            Mode::Refuses => {
-                let mut head = vec![0; 16 << 10];
-                let _ = client.read(&mut head).await;
-                let refusal =
-                    "HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
-                let _ = client.write_all(refusal.as_bytes()).await;
-                let _ = client.shutdown().await;
-                // A body that comes late would cut the answer off.
-                while client.read(&mut head).await.is_ok_and(|count| count > 0) {}
-            }
-        }
-    };
-    tokio::select! {
-        () = served => {}
-        _ = seen.changed() => {}
-    }
-}
-
-/// What is wrong with the buckets.
-const FAILURES: [&str; 3] = ["away", "refuses", "secretless"];
-const STAGES: [&str; 3] = ["InProgress", "WaitingForPluginOperations", "Finalizing"];
 /// Longer than the test.
 const LONG: Duration = Duration::from_hours(1);
 const SHORT: Duration = Duration::from_secs(1);
+/// A bound that runs are to reach, after others were canceled and deleted in good time.
+const BOUND: Duration = Duration::from_secs(40);
+/// How often a stage is attempted.
+const ATTEMPTS: usize = 3;
 const SET: &str = "sdk";
+/// Plugins that are there only when runs are to hang. Items are shown to those of [`SET`] before.
+const SILENT: &str = "silent";
+/// What lasts longer than the test.
+const OPERATION: &str = "operation=600000";
 
-/// What is done with a run whose bucket cannot be used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Act {
-    Cancel,
-    Delete,
-    /// Nothing: it ends by itself.
-    Wait,
-}
-
-/// One run of the matrix.
-#[derive(Clone, Debug)]
-struct Row {
-    name: String,
-    failure: &'static str,
-    stage: &'static str,
-    act: Act,
-}
-
-fn rows(kind: &str) -> Vec<Row> {
-    let mut rows = Vec::new();
-    for failure in FAILURES {
-        for stage in STAGES {
-            for act in [Act::Cancel, Act::Delete, Act::Wait] {
-                // A bucket that is away takes a minute to be found so, each time.
-                if failure == "away" && act != Act::Cancel {
-                    continue;
-                }
-                let name = format!("{kind}-{}", rows.len());
-                rows.push(Row { name, failure, stage, act });
-            }
-        }
-    }
-    rows
-}
-
-struct Stage {
+/// A world whose server has locations that can fail.
+struct OutageWorld {
     world: World,
-    gateways: [Gateway; 2],
+    /// Where the location `elsewhere` is, which nothing happens to.
+    store: BackupStore,
+    /// The way to all other locations.
+    gateway: Gateway,
 }
 
-impl Stage {
-    async fn set(name: &str) -> Self {
+impl OutageWorld {
+    /// A location for each of these failures, and the location `elsewhere`.
+    async fn open(name: &str, failures: &[Failure]) -> Self {
         let mut world = World::idle(name).await;
         world.install_sets().await;
         world.run(options(&world, LONG));
-        world.filesystem_location("elsewhere").await;
-        let gateways = [Gateway::start().await, Gateway::start().await];
-        for failure in FAILURES {
-            let gateway = if failure == "away" { &gateways[0] } else { &gateways[1] };
-            world.credentials(failure).await;
-            shared().s3.create_bucket(&world.bucket(failure)).unwrap();
-            let mut spec = world.s3_spec(failure);
-            spec["credential"]["name"] = json!(failure);
+        let store = world.filesystem_location("elsewhere").await;
+        let gateway = Gateway::start().await;
+        for location in failures.iter().map(location_of) {
+            world.credentials(location).await;
+            shared().s3.create_bucket(&world.bucket(location)).unwrap();
+            let mut spec = world.s3_spec(location);
+            spec["credential"]["name"] = json!(location);
             spec["config"]["s3Url"] = json!(format!("http://{}", gateway.address));
-            world.location(failure, spec).await;
+            world.location(location, spec).await;
         }
-        for failure in FAILURES {
-            world.until(failure, is_available).await;
+        for location in failures.iter().map(location_of) {
+            world.until(location, is_available).await;
         }
-        Self { world, gateways }
+        Self { world, store, gateway }
     }
 
-    /// A namespace with a claim whose operation does not end, in backups and in restores.
-    async fn application(&self, app: &str) {
+    /// A namespace with a claim that has annotations.
+    async fn application(&self, app: &str, annotations: &Value) {
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": app}});
         apply(&self.world.client, namespace).await.unwrap();
-        let annotations = json!({key(SET, "do"): "operation=600000"});
         let claim = json!({
             "apiVersion": "v1", "kind": "PersistentVolumeClaim",
             "metadata": {"name": "c", "namespace": app, "annotations": annotations},
@@ -169,26 +93,107 @@ impl Stage {
         apply(&self.world.client, claim).await.unwrap();
     }
 
-    async fn back_up(&self, name: &str, app: &str, location: &str, timeout: &str) {
-        let spec = json!({
-            "includedNamespaces": [app], "includedResources": ["persistentvolumeclaims"],
-            "storageLocation": location, "itemOperationTimeout": timeout,
-        });
+    async fn back_up(&self, name: &str, app: &str, location: &str, spec: Value) {
+        let mut spec = spec;
+        spec["includedNamespaces"] = json!([app]);
+        spec["storageLocation"] = json!(location);
+        if spec["includedResources"].is_null() {
+            spec["includedResources"] = json!(["persistentvolumeclaims"]);
+        }
         self.world.create::<Backup>(json!({"metadata": {"name": name}, "spec": spec})).await;
     }
 
-    fn set_modes(&self, away: Mode, refuses: Mode) {
-        self.gateways[0].mode.send(away).unwrap();
-        self.gateways[1].mode.send(refuses).unwrap();
+    /// Begins a restore of a backup into a namespace of its own.
+    async fn restore(&self, row: &Row, backup: &str, from: &str, spec: Value) {
+        let mut spec = spec;
+        spec["backupName"] = json!(backup);
+        spec["namespaceMapping"] = json!({from: app_of(row)});
+        self.world.create::<Restore>(json!({"metadata": {"name": row.name}, "spec": spec})).await;
     }
 
-    /// Whether the plugin was told to stop an operation of a run.
-    fn was_told_to_stop(&self, uid: &str) -> bool {
-        let calls = std::fs::read_to_string(self.world.path(SET).join("calls")).unwrap();
-        calls.lines().any(|line| {
+    /// Begins a backup for each row, of a claim whose operation does not end.
+    async fn begin_backups(&self, rows: &[Row]) {
+        let begun = rows.iter().map(async |row| {
+            self.application(&app_of(row), &json!({key(SET, "do"): OPERATION})).await;
+            let spec = json!({"itemOperationTimeout": "1h"});
+            self.back_up(&row.name, &app_of(row), location_of(&row.failure), spec).await;
+        });
+        join_all(begun).await;
+    }
+
+    /// Begins a restore for each row, of a claim whose operation does not end.
+    async fn begin_restores(&self, source: &str, rows: &[Row]) {
+        self.application(source, &json!({key(SET, "do"): OPERATION})).await;
+        let locations: HashSet<&str> = rows.iter().map(|row| location_of(&row.failure)).collect();
+        for location in &locations {
+            let spec = json!({"itemOperationTimeout": "1s"});
+            self.back_up(&format!("src-{location}"), source, location, spec).await;
+        }
+        for location in &locations {
+            self.world.until::<Backup>(&format!("src-{location}"), is_over).await;
+        }
+        for row in rows {
+            let backup = format!("src-{}", location_of(&row.failure));
+            self.restore(row, &backup, source, json!({})).await;
+        }
+    }
+
+    async fn until_waiting<K: Run>(&self, rows: &[Row]) {
+        join_all(rows.iter().map(|row| self.world.until::<K>(&row.name, is_waiting))).await;
+    }
+
+    /// As if the server had ended at the stages of these.
+    async fn set_stages<K: Run>(&self, rows: &[Row]) {
+        let set = rows.iter().map(async |row| {
+            self.world.patch::<K>(&row.name, json!({"status": {"phase": row.stage}})).await;
+        });
+        join_all(set).await;
+    }
+
+    /// Adds to the journal of a run that no server works on.
+    async fn note<K: Run>(&self, row: &Row, records: &[Record]) {
+        let uid = self.uid::<K>(row).await;
+        let (client, namespace) = (self.world.client.clone(), &self.world.namespace);
+        let (kind, uid) = (K::kind(&()).into_owned(), RunUid::new(uid).unwrap());
+        let opened = ConfigMaps::open(client, namespace, &uid, &kind, &row.name).await;
+        let journal = opened.unwrap().0.with_location(location_of(&row.failure));
+        for record in records {
+            journal.append(record).await.unwrap();
+        }
+    }
+
+    /// As if servers had died at these as often as is bearable.
+    async fn note_attempts<K: Run>(&self, rows: &[Row]) {
+        for row in of(rows, Act::Attempts) {
+            let at = Timestamp::now();
+            let attempt = match row.stage {
+                ITEMS => Record::Attempt { at },
+                WAITING => Record::StageAttempt { stage: Stage::Waiting, at },
+                _ => Record::StageAttempt { stage: Stage::Finalizing, at },
+            };
+            self.note::<K>(row, &vec![attempt; ATTEMPTS]).await;
+        }
+    }
+
+    async fn uid<K: Run>(&self, row: &Row) -> String {
+        self.world.api::<K>().get(&row.name).await.unwrap().uid().unwrap()
+    }
+
+    /// How often a plugin was asked for something in a run.
+    fn calls(&self, call: &str, uid: &str) -> usize {
+        let calls = std::fs::read_to_string(self.world.path(SET).join("calls"));
+        let is_meant = |line: &&str| {
             let words: Vec<&str> = line.split(' ').collect();
-            words[2] == "cancel" && words[3] == uid
-        })
+            words[2] == call && words[3] == uid
+        };
+        calls.unwrap_or_default().lines().filter(is_meant).count()
+    }
+
+    /// Waits until the items of a run have been shown to a plugin so often.
+    async fn until_shown<K: Run>(&self, row: &Row, count: usize) {
+        let uid = self.uid::<K>(row).await;
+        eventually(&format!("{row:?} is shown"), async || self.calls("execute", &uid) >= count)
+            .await;
     }
 
     async fn pages(&self) -> Vec<ConfigMap> {
@@ -196,23 +201,23 @@ impl Stage {
         self.world.api::<ConfigMap>().list(&params).await.unwrap().items
     }
 
-    /// Waits until no run has a journal.
-    async fn until_forgotten(&self) {
+    /// Whose journals are there.
+    async fn journals(&self) -> HashSet<String> {
+        self.pages().await.iter().map(run_of).cloned().collect()
+    }
+
+    /// Waits until none of these has a journal.
+    async fn until_forgotten(&self, is_meant: impl Fn(&String) -> bool) {
         let deadline = Instant::now() + LIMIT;
         loop {
-            let pages = self.pages().await;
-            if pages.is_empty() {
+            let mut left = self.journals().await;
+            left.retain(&is_meant);
+            if left.is_empty() {
                 return;
             }
-            let left: Vec<_> = pages.iter().map(run_of).collect();
             assert!(Instant::now() < deadline, "journals are left: {left:?}");
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
-    }
-
-    /// As if the server had ended at another stage.
-    async fn ended_at<K: Run>(&self, row: &Row) {
-        self.world.patch::<K>(&row.name, json!({"status": {"phase": row.stage}})).await;
     }
 
     /// Waits until all of these wait for their buckets, as their journals say.
@@ -234,43 +239,126 @@ impl Stage {
         }
     }
 
-    async fn act<K: Run>(&self, row: &Row) {
+    /// Nobody waits for those who wait, though they are in progress and the same namespaces are meant. Whoever was
+    /// there before is known to the server then.
+    async fn lets_others_pass(&self, namespaces: &str) {
+        let spec = json!({"includedResources": ["configmaps"]});
+        self.back_up("next", namespaces, "elsewhere", spec).await;
+        let next = self.world.until::<Backup>("next", is_over).await;
+        assert_eq!(phase(&next), "Completed", "{next:?}");
+    }
+
+    /// Cancels and deletes. Returns the uids of those that are deleted, with their rows.
+    async fn act<'a, K: Run>(&self, rows: &'a [Row]) -> Vec<(&'a Row, String)> {
         let cancel: Value = json!({"metadata": {"annotations": {annotation::CANCEL: "true"}}});
-        match row.act {
-            Act::Cancel => drop(self.world.patch::<K>(&row.name, cancel).await),
-            Act::Delete => self.world.delete::<K>(&row.name).await,
-            Act::Wait => {}
-        }
+        let acts = rows.iter().map(async |row| match row.act {
+            Act::Cancel => {
+                self.world.patch::<K>(&row.name, cancel.clone()).await;
+                None
+            }
+            Act::Delete => {
+                let uid = self.uid::<K>(row).await;
+                self.world.delete::<K>(&row.name).await;
+                Some((row, uid))
+            }
+            Act::Time | Act::Attempts => None,
+        });
+        join_all(acts).await.into_iter().flatten().collect()
     }
 
-    async fn is_canceled<K: Run>(&self, row: &Row) {
+    /// Waits for the end of those that are canceled.
+    async fn are_canceled<K: Run>(&self, rows: &[Row]) {
+        let each = of(rows, Act::Cancel).map(async |row| {
+            let run = self.has_failed::<K>(row, "canceled: ").await;
+            if has_operation(row) {
+                assert!(self.calls("cancel", &run.uid().unwrap()) > 0, "{row:?} {run:?}");
+            }
+        });
+        join_all(each).await;
+    }
+
+    /// Waits for the end of those that are bound, which say that they were.
+    async fn are_bound<K: Run>(&self, rows: &[Row], act: Act, why: &str) {
+        join_all(of(rows, act).map(|row| self.has_failed::<K>(row, why))).await;
+    }
+
+    async fn has_failed<K: Run>(&self, row: &Row, why: &str) -> K {
         let run = self.world.until::<K>(&row.name, is_over).await;
         let reason = says(&run, "failureReason");
         let reason = reason.as_str().unwrap_or_default();
         assert_eq!(phase(&run), "Failed", "{row:?} {run:?}");
-        assert!(reason.starts_with("canceled: "), "{row:?}: {reason}");
-        // Behind the operations of a backup there are none any more.
-        if K::kind(&()) == "Restore" || row.stage != "Finalizing" {
-            assert!(self.was_told_to_stop(&run.uid().unwrap()), "{row:?}: {reason}");
+        assert!(reason.contains(why), "{row:?}: {reason}");
+        run
+    }
+
+    /// Those that only a bound ends have not ended, so that it was not the bound that has ended others.
+    async fn are_not_over<K: Run>(&self, rows: &[Row]) {
+        for row in of(rows, Act::Time) {
+            let run = self.world.api::<K>().get(&row.name).await.unwrap();
+            assert!(!is_over(&run), "{row:?} {run:?}");
         }
     }
 
-    async fn has_ended<K: Run>(&self, row: &Row) {
-        let run = self.world.until::<K>(&row.name, is_over).await;
-        let reason = says(&run, "failureReason");
-        let reason = reason.as_str().unwrap_or_default();
-        assert_eq!(phase(&run), "Failed", "{row:?} {run:?}");
-        assert!(reason.contains("the bucket could not be used for"), "{row:?}: {reason}");
+    /// Waits for the end of those that go on without what they could not have.
+    async fn have_partially_failed<K: Run>(&self, rows: &[Row]) {
+        let each = of(rows, Act::Time).map(async |row| {
+            let run = self.world.until::<K>(&row.name, is_over).await;
+            assert_eq!(phase(&run), "PartiallyFailed", "{row:?} {run:?}");
+        });
+        join_all(each).await;
+    }
+
+    /// Ends the server, and starts another.
+    async fn restart(&mut self, options: Options) {
+        self.world.end().await.unwrap();
+        self.world.run(options);
     }
 }
 
 fn options(world: &World, bucket_wait_timeout: Duration) -> Options {
     Options {
         bucket_wait_timeout,
+        run_attempts: ATTEMPTS,
         concurrent_backups: 100,
+        concurrent_restores: 100,
         store_validation_frequency: Duration::from_hours(1),
         backup_sync_period: Duration::from_hours(1),
         ..world.options()
+    }
+}
+
+async fn eventually(what: &str, condition: impl AsyncFn() -> bool) {
+    let deadline = Instant::now() + LIMIT;
+    while !condition().await {
+        assert!(Instant::now() < deadline, "waited in vain: {what}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// The location whose bucket fails.
+fn location_of(failure: &Failure) -> &'static str {
+    match failure {
+        Failure::BucketAway => "away",
+        Failure::BucketRefuses => "refuses",
+        Failure::SecretGone => "secretless",
+        Failure::PluginHangs | Failure::NodeAway => "elsewhere",
+    }
+}
+
+/// The namespace of a run.
+fn app_of(row: &Row) -> String {
+    format!("app-{}", row.name)
+}
+
+/// Whether a run has an operation that a cancel reaches.
+fn has_operation(row: &Row) -> bool {
+    match row.failure {
+        // Behind the operations of a backup there are none any more.
+        Failure::BucketAway | Failure::BucketRefuses | Failure::SecretGone => {
+            row.kind == cells::Kind::Restore || row.stage != FINALIZING
+        }
+        Failure::PluginHangs => false,
+        Failure::NodeAway => row.kind == cells::Kind::Backup,
     }
 }
 
@@ -284,120 +372,351 @@ fn of(rows: &[Row], act: Act) -> impl Iterator<Item = &Row> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_run_comes_to_an_end_whatever_its_bucket_does() {
-    let mut stage = Stage::set("outage").await;
-    let (backups, restores) = (rows("b"), rows("r"));
-    stage.application("app-outage-src").await;
-    for failure in FAILURES {
-        stage.back_up(&format!("src-{failure}"), "app-outage-src", failure, "1s").await;
-    }
-    let begun = backups.iter().map(async |row| {
-        let app = format!("app-outage-{}", row.name);
-        stage.application(&app).await;
-        stage.back_up(&row.name, &app, row.failure, "1h").await;
-    });
-    join_all(begun).await;
-    for failure in FAILURES {
-        stage.world.until::<Backup>(&format!("src-{failure}"), is_over).await;
-    }
-    for row in &restores {
-        let into = json!({"app-outage-src": format!("app-outage-{}", row.name)});
-        let spec = json!({"backupName": format!("src-{}", row.failure), "namespaceMapping": into});
-        stage.world.create::<Restore>(json!({"metadata": {"name": row.name}, "spec": spec})).await;
-    }
-    join_all(backups.iter().map(|row| stage.world.until::<Backup>(&row.name, is_waiting))).await;
-    join_all(restores.iter().map(|row| stage.world.until::<Restore>(&row.name, is_waiting))).await;
-    stage.world.end().await.unwrap();
+async fn every_run_comes_to_an_end_though_its_bucket_refuses_or_its_secret_is_gone() {
+    let failures = [Failure::BucketRefuses, Failure::SecretGone];
+    let mut outage = OutageWorld::open("outage", &failures).await;
+    let (backups, restores) = rows(&failures);
+    outage.begin_backups(&backups).await;
+    outage.begin_restores("app-outage-src", &restores).await;
+    outage.until_waiting::<Backup>(&backups).await;
+    outage.until_waiting::<Restore>(&restores).await;
+    outage.world.end().await.unwrap();
 
     // All of them find another world when they go on.
-    join_all(backups.iter().map(|row| stage.ended_at::<Backup>(row))).await;
-    join_all(restores.iter().map(|row| stage.ended_at::<Restore>(row))).await;
-    stage.set_modes(Mode::Away, Mode::Refuses);
-    stage.world.delete::<Secret>("secretless").await;
-    let patient = options(&stage.world, LONG);
-    stage.world.run(patient);
+    outage.set_stages::<Backup>(&backups).await;
+    outage.set_stages::<Restore>(&restores).await;
+    outage.note_attempts::<Backup>(&backups).await;
+    outage.note_attempts::<Restore>(&restores).await;
+    outage.gateway.set(Mode::Refuses);
+    outage.world.delete::<Secret>("secretless").await;
+    outage.world.run(options(&outage.world, LONG));
     let all = backups.iter().chain(&restores);
-    let seen: Vec<&Row> = all.filter(|row| row.failure != "away").collect();
-    stage.until_lost(&seen).await;
+    let waiting: Vec<&Row> = all.filter(|row| row.act != Act::Attempts).collect();
+    outage.until_lost(&waiting).await;
 
-    // Nobody waits for those who wait, though they are in progress and the same namespaces are meant.
-    let spec = json!({
-        "storageLocation": "elsewhere", "includedResources": ["configmaps"],
-        "includedNamespaces": ["app-outage-*"],
-    });
-    stage.world.create::<Backup>(json!({"metadata": {"name": "next"}, "spec": spec})).await;
-    let next = stage.world.until::<Backup>("next", is_over).await;
-    assert_eq!(phase(&next), "Completed", "{next:?}");
+    outage.lets_others_pass("app-backup-bucketrefuses-*").await;
+    outage.act::<Backup>(&backups).await;
+    outage.act::<Restore>(&restores).await;
+    outage.are_canceled::<Backup>(&backups).await;
+    outage.are_canceled::<Restore>(&restores).await;
+    let why = format!("it was taken up {ATTEMPTS} times");
+    outage.are_bound::<Backup>(&backups, Act::Attempts, &why).await;
+    outage.are_bound::<Restore>(&restores, Act::Attempts, &why).await;
+    outage.are_not_over::<Backup>(&backups).await;
+    outage.are_not_over::<Restore>(&restores).await;
 
-    join_all(backups.iter().map(|row| stage.act::<Backup>(row))).await;
-    join_all(restores.iter().map(|row| stage.act::<Restore>(row))).await;
-    join_all(of(&backups, Act::Cancel).map(|row| stage.is_canceled::<Backup>(row))).await;
-    join_all(of(&restores, Act::Cancel).map(|row| stage.is_canceled::<Restore>(row))).await;
-    for row in of(&backups, Act::Wait) {
-        let backup = stage.world.api::<Backup>().get(&row.name).await.unwrap();
-        assert_eq!(phase(&backup), row.stage, "{row:?}");
-    }
-
-    // So that nobody waits for an answer when the server ends.
-    stage.set_modes(Mode::Refuses, Mode::Refuses);
-    stage.world.end().await.unwrap();
-    let impatient = options(&stage.world, SHORT);
-    stage.world.run(impatient);
-    join_all(of(&backups, Act::Wait).map(|row| stage.has_ended::<Backup>(row))).await;
-    join_all(of(&restores, Act::Wait).map(|row| stage.has_ended::<Restore>(row))).await;
+    outage.restart(options(&outage.world, SHORT)).await;
+    let why = "the bucket could not be used for";
+    outage.are_bound::<Backup>(&backups, Act::Time, why).await;
+    outage.are_bound::<Restore>(&restores, Act::Time, why).await;
     let deleted = of(&restores, Act::Delete);
-    join_all(deleted.map(|row| stage.world.until_gone::<Restore>(&row.name))).await;
+    join_all(deleted.map(|row| outage.world.until_gone::<Restore>(&row.name))).await;
 
     // Of each run the bucket still has files, and of a backup that was deleted perhaps the record. None is
     // forgotten until the bucket can be used, and all are then.
-    let kept: HashSet<String> = stage.pages().await.iter().map(run_of).cloned().collect();
+    let kept = outage.journals().await;
     for row in of(&backups, Act::Delete) {
         assert!(
             kept.contains(&row.name),
             "{row:?} is forgotten, and its bucket has not said anything"
         );
     }
-    stage.world.end().await.unwrap();
-    stage.set_modes(Mode::Open, Mode::Open);
-    stage.world.credentials("secretless").await;
-    let last = options(&stage.world, LONG);
-    stage.world.run(last);
-    stage.until_forgotten().await;
+    outage.gateway.set(Mode::Open);
+    outage.world.credentials("secretless").await;
+    outage.restart(options(&outage.world, LONG)).await;
+    outage.until_forgotten(|_| true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_run_comes_to_an_end_though_its_bucket_is_away() {
+    let failures = [Failure::BucketAway];
+    let mut outage = OutageWorld::open("outage-away", &failures).await;
+    let (backups, restores) = rows(&failures);
+    outage.begin_backups(&backups).await;
+    outage.begin_restores("app-outage-away-src", &restores).await;
+    outage.until_waiting::<Backup>(&backups).await;
+    outage.until_waiting::<Restore>(&restores).await;
+    outage.world.end().await.unwrap();
+
+    outage.set_stages::<Backup>(&backups).await;
+    outage.set_stages::<Restore>(&restores).await;
+    outage.note_attempts::<Backup>(&backups).await;
+    outage.note_attempts::<Restore>(&restores).await;
+    // A bucket that is away takes a minute to be found so. An earlier server has found it so once.
+    let lost = [Record::BucketLost { at: Timestamp::now() - SignedDuration::from_hours(1) }];
+    for row in of(&backups, Act::Time) {
+        outage.note::<Backup>(row, &lost).await;
+    }
+    for row in of(&restores, Act::Time) {
+        outage.note::<Restore>(row, &lost).await;
+    }
+    outage.gateway.set(Mode::Away);
+    outage.world.run(options(&outage.world, SHORT));
+    outage.lets_others_pass("app-backup-bucketaway-*").await;
+    let deleted = outage.act::<Backup>(&backups).await;
+    outage.act::<Restore>(&restores).await;
+    outage.are_canceled::<Backup>(&backups).await;
+    outage.are_canceled::<Restore>(&restores).await;
+    for (row, uid) in deleted.iter().filter(|(row, _)| has_operation(row)) {
+        eventually(&format!("{row:?} ends"), async || outage.calls("cancel", uid) > 0).await;
+    }
+    let why = format!("it was taken up {ATTEMPTS} times");
+    outage.are_bound::<Backup>(&backups, Act::Attempts, &why).await;
+    outage.are_bound::<Restore>(&restores, Act::Attempts, &why).await;
+    let why = "the bucket could not be used for";
+    outage.are_bound::<Backup>(&backups, Act::Time, why).await;
+    outage.are_bound::<Restore>(&restores, Act::Time, why).await;
+    for row in of(&restores, Act::Delete) {
+        outage.world.until_gone::<Restore>(&row.name).await;
+    }
+    let kept = outage.journals().await;
+    for (row, _) in &deleted {
+        assert!(
+            kept.contains(&row.name),
+            "{row:?} is forgotten, and its bucket has not said anything"
+        );
+    }
+    outage.gateway.set(Mode::Open);
+    outage.restart(options(&outage.world, LONG)).await;
+    outage.until_forgotten(|_| true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_run_comes_to_an_end_though_a_plugin_hangs() {
+    let mut outage = OutageWorld::open("outage-hangs", &[]).await;
+    let (backups, restores) = rows(&[Failure::PluginHangs]);
+    let (finalizing, others): (Vec<Row>, Vec<Row>) =
+        backups.iter().cloned().partition(|row| row.stage == FINALIZING);
+    let hangs = |stage: &str| match stage {
+        WAITING => json!({key(SILENT, "do"): format!("{OPERATION},cancel-hang")}),
+        _ => json!({key(SILENT, "do"): "hang"}),
+    };
+    let source = |stage: &str| format!("app-outage-hangs-{}", stage.to_lowercase());
+    for stage in [ITEMS, WAITING] {
+        outage.application(&source(stage), &hangs(stage)).await;
+        outage.back_up(&source(stage), &source(stage), "elsewhere", json!({})).await;
+    }
+    for row in &finalizing {
+        // Stored again at the end, and shown again to the plugins that there are then.
+        let mut annotations = hangs(row.stage);
+        annotations[key(SET, "do")] = json!(OPERATION);
+        annotations[key(SET, "post-operation")] =
+            json!(format!("persistentvolumeclaims/{}/c", app_of(row)));
+        outage.application(&app_of(row), &annotations).await;
+        outage.back_up(&row.name, &app_of(row), "elsewhere", json!({})).await;
+    }
+    for row in &others {
+        outage.application(&app_of(row), &hangs(row.stage)).await;
+    }
+    outage.until_waiting::<Backup>(&finalizing).await;
+    for stage in [ITEMS, WAITING] {
+        outage.world.until::<Backup>(&source(stage), is_over).await;
+    }
+    outage.world.end().await.unwrap();
+    outage.set_stages::<Backup>(&finalizing).await;
+    install_silent_plugin(&outage.world).await;
+
+    let options = options(&outage.world, LONG);
+    outage.world.run(Options { plugin_call_timeout: Some(BOUND), ..options });
+    let spec = |row: &Row| match (row.stage, row.act) {
+        (WAITING, Act::Time) => json!({"itemOperationTimeout": "1s"}),
+        _ => json!({"itemOperationTimeout": "1h"}),
+    };
+    for row in &others {
+        outage.back_up(&row.name, &app_of(row), "elsewhere", spec(row)).await;
+    }
+    for row in &restores {
+        outage.restore(row, &source(row.stage), &source(row.stage), spec(row)).await;
+    }
+    for row in &finalizing {
+        outage.until_shown::<Backup>(row, 2).await;
+    }
+    for row in others.iter().filter(|row| row.stage == ITEMS) {
+        outage.until_shown::<Backup>(row, 1).await;
+    }
+    for row in restores.iter().filter(|row| row.stage == ITEMS) {
+        outage.until_shown::<Restore>(row, 1).await;
+    }
+    let is_at = |row: &&Row| row.stage == WAITING && row.act != Act::Time;
+    for row in others.iter().filter(is_at) {
+        outage.world.until::<Backup>(&row.name, is_waiting).await;
+    }
+    for row in restores.iter().filter(is_at) {
+        outage.world.until::<Restore>(&row.name, is_waiting).await;
+    }
+    outage.act::<Backup>(&backups).await;
+    outage.act::<Restore>(&restores).await;
+    let is_deleted = |row: &&Row| row.act == Act::Delete;
+    let deleted: HashSet<String> =
+        backups.iter().chain(&restores).filter(is_deleted).map(|row| row.name.clone()).collect();
+    let calls: Vec<Row> = backups.iter().filter(|row| row.stage != WAITING).cloned().collect();
+    let restored: Vec<Row> = restores.iter().filter(|row| row.stage != WAITING).cloned().collect();
+    outage.are_canceled::<Backup>(&calls).await;
+    outage.are_canceled::<Restore>(&restored).await;
+    outage.are_not_over::<Backup>(&calls).await;
+    outage.are_not_over::<Restore>(&restored).await;
+    outage.are_canceled::<Backup>(&backups).await;
+    outage.are_canceled::<Restore>(&restores).await;
+    outage.until_forgotten(|name| deleted.contains(name)).await;
+    for row in of(&restores, Act::Delete) {
+        outage.world.until_gone::<Restore>(&row.name).await;
+    }
+    outage.have_partially_failed::<Backup>(&backups).await;
+    outage.have_partially_failed::<Restore>(&restores).await;
+    outage.until_forgotten(|_| true).await;
+}
+
+/// Lets servers that are started from now on have plugins of the domain [`SILENT`].
+async fn install_silent_plugin(world: &World) {
+    let plugin = world.path("plugins").join(SILENT);
+    let binary = fixture::rust_plugins().await.unwrap();
+    let binary = binary.display();
+    let script =
+        format!("#!/bin/sh\nFIXTURE_DOMAIN='{SILENT}.bowline.io' exec '{binary}' \"$@\"\n");
+    std::fs::write(&plugin, script).unwrap();
+    std::fs::set_permissions(&plugin, std::fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_run_comes_to_an_end_though_a_node_is_away() {
+    let mut outage = OutageWorld::open("outage-node", &[]).await;
+    let silent = LostNode::silent(&outage.world.client, "outage-silent").await;
+    let down = LostNode::down(&outage.world.client, "outage-down").await;
+    let (backups, restores) = rows(&[Failure::NodeAway]);
+    let (finalizing, others): (Vec<Row>, Vec<Row>) =
+        restores.iter().cloned().partition(|row| row.stage == FINALIZING);
+    let thaw = json!({
+        annotation::hook::POST_COMMAND: "thaw", annotation::hook::POST_TIMEOUT: "10s",
+    });
+    // Some that begin when their node is away already.
+    let mut live = Vec::new();
+    for (name, node, act) in [
+        ("down-cancel", &down, Act::Cancel),
+        ("down-delete", &down, Act::Delete),
+        ("silent-cancel", &silent, Act::Cancel),
+        ("silent-delete", &silent, Act::Delete),
+        ("silent-time", &silent, Act::Time),
+    ] {
+        let row = Row { name: name.to_owned(), act, ..backups[0].clone() };
+        outage.application(&app_of(&row), &json!({})).await;
+        node.add_pod(&app_of(&row), name, &thaw).await;
+        live.push(row);
+    }
+    let (claims, pods) = ("app-outage-node-claims", "app-outage-node-pods");
+    outage.begin_backups(&backups).await;
+    outage.begin_restores(claims, &finalizing).await;
+    outage.application(pods, &json!({})).await;
+    silent.add_pod(pods, "p", &json!({annotation::hook::RESTORE_COMMAND: "go-on"})).await;
+    let spec = json!({"includedResources": ["pods"]});
+    outage.back_up("pods", pods, "elsewhere", spec.clone()).await;
+    let backed_up = outage.world.until::<Backup>("pods", is_over).await;
+    assert_eq!(phase(&backed_up), "Completed", "{backed_up:?}");
+    outage.until_waiting::<Backup>(&backups).await;
+    outage.until_waiting::<Restore>(&finalizing).await;
+    outage.world.end().await.unwrap();
+
+    outage.set_stages::<Backup>(&backups).await;
+    outage.set_stages::<Restore>(&finalizing).await;
+    let namespace = outage.world.namespace.clone();
+    for row in &backups {
+        let pod = down.add_pod(&namespace, &row.name, &thaw).await;
+        let (namespace, name, uid) = (namespace.clone(), pod.name_any(), pod.uid().unwrap());
+        let frozen = journal::Pod { namespace, name, uid, ran: Vec::new() };
+        let begun = Begun { block: 1000, pods: vec![frozen], ..Begun::default() };
+        outage.note::<Backup>(row, &[Record::Begun(begun)]).await;
+    }
+    // The restored claims are waited for as if a driver had to make their volumes.
+    let volume = BackupVolumeInfo {
+        pvc_namespace: claims.to_owned(),
+        pvc_name: "c".to_owned(),
+        backup_method: Some(Method::CsiSnapshot),
+        pv_info: Some(PersistentVolumeInfo::default()),
+        ..BackupVolumeInfo::default()
+    };
+    let name = BackupName::new("src-elsewhere").unwrap();
+    outage.store.put(&name, &vec![volume]).await.unwrap();
+
+    let options = Options { resource_timeout: BOUND, ..options(&outage.world, LONG) };
+    let execs = Execs::default();
+    let watch = execs.watch();
+    outage.world.run_through(options.clone(), move |client| fault::client(client, watch));
+    for row in &others {
+        outage.restore(row, "pods", pods, json!({})).await;
+    }
+    for row in &live {
+        outage.back_up(&row.name, &app_of(row), "elsewhere", spec.clone()).await;
+    }
+    for row in backups.iter().chain(&live).filter(|row| row.stage == ITEMS) {
+        let what = format!("{row:?} thaws");
+        eventually(&what, async || execs.has(&row.name)).await;
+    }
+    for row in &others {
+        let pods: Api<Pod> = Api::namespaced(outage.world.client.clone(), &app_of(row));
+        let what = format!("{row:?} has its pod");
+        eventually(&what, async || pods.get_opt("p").await.unwrap().is_some()).await;
+    }
+    for row in &finalizing {
+        let restore = outage.world.api::<Restore>().get(&row.name).await.unwrap();
+        assert_eq!(phase(&restore), FINALIZING, "{row:?}");
+    }
+    let deleted = outage.act::<Backup>(&backups).await;
+    outage.act::<Backup>(&live).await;
+    let since = Instant::now();
+    outage.act::<Restore>(&restores).await;
+    outage.are_canceled::<Restore>(&restores).await;
+    for row in of(&restores, Act::Delete) {
+        outage.world.until_gone::<Restore>(&row.name).await;
+    }
+    outage.are_not_over::<Restore>(&restores).await;
+    outage.are_canceled::<Backup>(&backups).await;
+    for row in of(&live, Act::Cancel) {
+        outage.has_failed::<Backup>(row, "canceled: ").await;
+    }
+    assert!(since.elapsed() < Duration::from_mins(1), "pods are tried: {:?}", since.elapsed());
+    for (row, uid) in &deleted {
+        eventually(&format!("{row:?} ends"), async || outage.calls("cancel", uid) > 0).await;
+    }
+    let silent_ones = |name: &String| name.starts_with("silent-");
+    outage.until_forgotten(silent_ones).await;
+    outage.have_partially_failed::<Backup>(&live).await;
+    outage.have_partially_failed::<Restore>(&restores).await;
+
+    // Pods that were not reached may be frozen still, and are known until nothing is left to thaw.
+    let kept = outage.journals().await;
+    for row in backups.iter().chain(&live).filter(|row| !silent_ones(&row.name)) {
+        assert!(kept.contains(&row.name), "{row:?} is forgotten, and its pod may be frozen");
+    }
+    for row in &backups {
+        down.remove_pod(&namespace, &row.name).await;
+    }
+    for row in live.iter().filter(|row| !silent_ones(&row.name)) {
+        down.remove_pod(&app_of(row), &row.name).await;
+    }
+    outage.restart(options).await;
+    outage.until_forgotten(|_| true).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bucket_that_goes_away_during_a_backup_holds_neither_its_cancel_nor_others() {
-    let mut stage = Stage::set("outage-live").await;
+    let mut outage = OutageWorld::open("outage-live", &[Failure::BucketAway]).await;
     let app = "app-outage-live";
-    stage.application(app).await;
-    let orders =
-        json!({"metadata": {"annotations": {key(SET, "do"): "sleep=3000,operation=600000"}}});
-    let claims: kube::Api<k8s_openapi::api::core::v1::PersistentVolumeClaim> =
-        kube::Api::namespaced(stage.world.client.clone(), app);
-    let params = kube::api::PatchParams::default();
-    claims.patch("c", &params, &kube::api::Patch::Merge(orders)).await.unwrap();
-    stage.back_up("b", app, "away", "1h").await;
+    outage.application(app, &json!({key(SET, "do"): format!("sleep=3000,{OPERATION}")})).await;
+    outage.back_up("b", app, "away", json!({"itemOperationTimeout": "1h"})).await;
     let has_items = |backup: &Backup| says(backup, "progress")["totalItems"].as_i64() > Some(0);
-    let backup = stage.world.until::<Backup>("b", has_items).await;
-    stage.set_modes(Mode::Away, Mode::Open);
-    let calls = stage.world.path(SET).join("calls");
-    let deadline = Instant::now() + LIMIT;
-    while !std::fs::read_to_string(&calls).unwrap_or_default().contains(" execute ") {
-        assert!(Instant::now() < deadline, "the item is not shown to its plugin");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    let backup = outage.world.until::<Backup>("b", has_items).await;
+    outage.gateway.set(Mode::Away);
+    let uid = backup.uid().unwrap();
+    eventually("the item is shown", async || outage.calls("execute", &uid) > 0).await;
     let since = Instant::now();
     let cancel = json!({"metadata": {"annotations": {annotation::CANCEL: "true"}}});
-    stage.world.patch::<Backup>("b", cancel).await;
-    let ended = stage.world.until::<Backup>("b", is_over).await;
+    outage.world.patch::<Backup>("b", cancel).await;
+    let ended = outage.world.until::<Backup>("b", is_over).await;
     assert!(since.elapsed() < Duration::from_mins(1), "{:?}", since.elapsed());
     let reason = says(&ended, "failureReason");
     assert!(reason.as_str().unwrap().starts_with("canceled: "), "{ended:?}");
-    assert!(stage.was_told_to_stop(&backup.uid().unwrap()), "{ended:?}");
-    stage.set_modes(Mode::Open, Mode::Open);
+    assert!(outage.calls("cancel", &uid) > 0, "{ended:?}");
+    outage.gateway.set(Mode::Open);
     // What it left in the bucket is deleted by whoever comes next, at the latest.
-    stage.world.end().await.unwrap();
-    let next = options(&stage.world, LONG);
-    stage.world.run(next);
-    stage.until_forgotten().await;
+    outage.restart(options(&outage.world, LONG)).await;
+    outage.until_forgotten(|_| true).await;
 }

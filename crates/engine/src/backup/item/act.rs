@@ -68,7 +68,8 @@ pub(super) async fn act(
         if is_of_plugin {
             point::pass(Point::Execute);
         }
-        let mut executed = action.plugin.execute(&object.item, &context.request.backup).await;
+        let executing = action.plugin.execute(&object.item, &context.request.backup);
+        let mut executed = context.unless_canceled(executing).await;
         if is_of_plugin {
             executed = match executed {
                 Err(error) if is_bystander(&error) => {
@@ -147,7 +148,8 @@ async fn execute_again(
         return Err(error);
     }
     tracing::info!(item = %id, "the action {} is asked again: {error}", action.name);
-    let executed = action.plugin.execute(&object.item, &context.request.backup).await;
+    let executing = action.plugin.execute(&object.item, &context.request.backup);
+    let executed = context.unless_canceled(executing).await;
     if !error.is_undelivered() {
         let text = format!(
             "the plugin of the action {} went away while it had {id} and was given it again: what \

@@ -295,7 +295,8 @@ impl Working<'_> {
     ) -> bowline_plugin::Result<RestoreOutput> {
         let Self { context, id, .. } = *self;
         let restore = &context.request.restore;
-        let execute = || action.plugin.execute(item, item_from_backup, restore);
+        let execute =
+            || context.unless_canceled(action.plugin.execute(item, item_from_backup, restore));
         let error = match execute().await {
             Err(error) if has_died(&error) => error,
             executed => return executed,

@@ -127,7 +127,8 @@ impl Course<'_> {
         Ok(store.get_of_restore(&self.name).await?.unwrap_or_default())
     }
 
-    /// Gives the new volumes of claims what the old ones had. None if the server ends meanwhile.
+    /// Gives the new volumes of claims what the old ones had. None if the server ends meanwhile. A restore that is
+    /// canceled does not wait for volumes that are not there.
     pub(super) async fn settle_volumes(
         &self,
         store: &BackupStore,
@@ -157,6 +158,7 @@ impl Course<'_> {
         let settled = tokio::select! {
             settled = settling.run(&mut volumes) => settled,
             () = self.context.stop.cancelled() => return Ok(None),
+            () = cancel.cancelled() => return Ok(Some(status)),
         };
         let report = settled.map_err(|error| WorkError::Note(one_line(&error)))?;
         point::pass(Point::VolumesPatched);
