@@ -34,10 +34,16 @@ pub use in_flight::InFlight;
 /// time must not be resumed for ever.
 pub const ATTEMPTS: usize = 4;
 
-/// Why something could not be noted.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot write the journal of the run: {0}")]
-pub struct Error(pub String);
+/// Why a record could not be appended.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// No record fits any more. That does not change by itself.
+    #[error("cannot write the journal of the run: {0}")]
+    Full(String),
+    /// Another reason.
+    #[error("cannot write the journal of the run: {0}")]
+    Failed(String),
+}
 
 /// Where a run notes what it must not forget.
 #[async_trait]
@@ -77,7 +83,7 @@ impl fmt::Debug for InMemory {
 impl Journal for InMemory {
     async fn append(&self, record: &Record) -> Result<(), Error> {
         if self.refuses.as_ref().is_some_and(|refuses| refuses(record)) {
-            return Err(Error("the journal refuses the record".to_owned()));
+            return Err(Error::Failed("the journal refuses the record".to_owned()));
         }
         self.records.lock().unwrap_or_else(PoisonError::into_inner).push(record.clone());
         Ok(())
@@ -133,7 +139,8 @@ pub enum Record {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         errors: Vec<Told>,
     },
-    /// Of the snapshots that a block asked plugins for, these may yet come; the others are settled.
+    /// Of the snapshots that a block asked plugins for that is done again, these may yet come; the others are
+    /// settled. Earlier servers wrote it before `Ended`, too.
     InFlight {
         /// The block.
         block: u64,
@@ -316,6 +323,9 @@ pub struct Ended {
     /// Volumes that no plugin has a method for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unmatched_volumes: Vec<String>,
+    /// Of the snapshots that plugins were asked for, those that were given up and may yet come.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub in_flight: Vec<Intent>,
     /// Pods that may be frozen still, because nobody could reach them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub frozen: Vec<Pod>,

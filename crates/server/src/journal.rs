@@ -34,7 +34,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use bowline_api::label;
 use bowline_engine::journal::{self, Journal, Record};
+use bowline_engine::phase::Stage;
 use bowline_store::name::RunUid;
+use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{DeleteParams, ListParams, ObjectList, Patch, PatchParams};
@@ -158,14 +160,25 @@ impl Error {
     }
 }
 
+impl From<Error> for journal::Error {
+    fn from(error: Error) -> Self {
+        let reason = one_line(&error);
+        match error {
+            Error::Full => Self::Full(reason),
+            _ => Self::Failed(reason),
+        }
+    }
+}
+
 /// The journal of a run.
 pub struct ConfigMaps {
     api: Api<ConfigMap>,
     owner: Owner,
     /// Our name among those who ever opened the journal.
     writer: String,
-    /// The storage location of the run, if somebody said so.
+    /// The storage location of the run, if somebody said so, and the bucket that it names.
     location: Option<String>,
+    bucket: Option<String>,
     /// What nobody has begun to write. Each entry has a caller who waits, so callers bound it.
     waiting: Mutex<VecDeque<Waiting>>,
     pen: tokio::sync::Mutex<Pen>,
@@ -202,10 +215,14 @@ pub struct Orphan {
     pub name: String,
     /// Its storage location, if the journal says so.
     pub location: Option<String>,
+    /// The bucket that the location named when the run began.
+    pub bucket: Option<String>,
+    /// The stage at which it ended without its bucket, if that could not be appended.
+    pub abandoned: Option<Stage>,
 }
 
 /// What came of an append.
-type Outcome = Result<(), String>;
+type Outcome = Result<(), journal::Error>;
 
 /// A record, and who waits for it.
 struct Waiting {
@@ -326,7 +343,8 @@ impl ConfigMaps {
         let pen = Pen { place: contents.place, ..Pen::default() };
         let (waiting, pen) = (Mutex::default(), tokio::sync::Mutex::new(pen));
         let state = State::recover(&contents.records);
-        Ok((Self { api, owner, writer, location: None, waiting, pen, state }, contents.records))
+        let (location, bucket) = (None, None);
+        Ok((Self { api, owner, writer, location, bucket, waiting, pen, state }, contents.records))
     }
 
     /// Whether something is left of the run that only the journal knows of: pods that may be frozen, or
@@ -352,6 +370,33 @@ impl ConfigMaps {
     pub fn with_location(mut self, location: &str) -> Self {
         self.location = Some(location.to_owned()).filter(|name| !name.is_empty());
         self
+    }
+
+    /// The same, and it says beside the location which bucket that names, so that whoever cleans up does not ask
+    /// another.
+    #[must_use]
+    pub fn with_bucket(self, bucket: Option<String>) -> Self {
+        Self { bucket, ..self }
+    }
+
+    /// Appends that the run ends at a stage without its bucket. If it cannot be appended, the first page is marked.
+    pub async fn abandon(&self, stage: Stage) -> Result<(), Error> {
+        let record = Record::Abandoned { stage, at: Timestamp::now() };
+        let Err(error) = self.append(&record).await else { return Ok(()) };
+        tracing::warn!("{error}; the first page is marked instead");
+        let page = self.owner.page_name(0);
+        let mark = json!({ "metadata": { "annotations": { page::ABANDONED: stage } } });
+        let mut tries = Tries::new(tries::WHOLE);
+        loop {
+            let marking = async {
+                let marked = change(&self.api, &page, None, mark.clone()).await;
+                marked.map_err(|source| Error::Write { page: page.clone(), source })
+            };
+            match tries.one(marking).await {
+                Ok(_) => return Ok(()),
+                Err(error) => tries.again(error).await?,
+            }
+        }
     }
 
     /// Removes it: the run has ended and nothing of it may be needed.
@@ -381,7 +426,7 @@ impl ConfigMaps {
                 Err(error) => {
                     if let Err(error) = tries.again(error).await {
                         pen.take_back();
-                        break Err(one_line(&error));
+                        break Err(error.into());
                     }
                 }
             }
@@ -405,8 +450,10 @@ impl ConfigMaps {
             change(&self.api, &name, Some(version), batch.as_patch()).await
         } else {
             let mut new = self.owner.page(pen.place.page, &self.writer, batch.records.clone());
-            if let Some(location) = &self.location {
-                new.annotations_mut().insert(page::LOCATION.to_owned(), location.clone());
+            let places = [(page::LOCATION, &self.location), (page::BUCKET, &self.bucket)];
+            for (key, value) in places {
+                let place = value.iter().map(|value| (key.to_owned(), value.clone()));
+                new.annotations_mut().extend(place);
             }
             self.api.create(&patch::post_params(), &new).await.map(|page| page.metadata)
         };
@@ -443,7 +490,7 @@ impl Journal for ConfigMaps {
 
 impl ConfigMaps {
     async fn put(&self, record: &Record) -> Result<(), journal::Error> {
-        let text = page::encode(record).map_err(|error| journal::Error(one_line(&error)))?;
+        let text = page::encode(record)?;
         let is_packable = !pack::stays_readable(record);
         let (done, mut outcome) = oneshot::channel();
         self.waiting().push_back(Waiting { text, is_packable, done });
@@ -483,7 +530,7 @@ impl Pen {
                     break;
                 }
                 Err(error) => {
-                    let _ = first.done.send(Err(one_line(&error)));
+                    let _ = first.done.send(Err(error.into()));
                 }
             }
         }
@@ -550,10 +597,17 @@ async fn find_all(api: &Api<ConfigMap>) -> Result<Vec<Listed>, Error> {
         let value = |values: &BTreeMap<String, String>, key| values.get(key).cloned();
         let uid = value(page.labels(), label::JOURNAL).unwrap_or_default();
         let location = value(page.annotations(), page::LOCATION);
+        let bucket = value(page.annotations(), page::BUCKET);
+        let abandoned = value(page.annotations(), page::ABANDONED);
+        let abandoned = abandoned.and_then(|stage| serde_json::from_value(stage.into()).ok());
         let version = (page.name_any(), page.resource_version());
         // Pages of an older server do not say.
         if let Some((known, hasher)) = found.get_mut(&uid) {
-            known.location = known.location.take().or(location);
+            // What the location names later is another matter.
+            if known.location.is_none() {
+                (known.location, known.bucket) = (location, bucket);
+            }
+            known.abandoned = known.abandoned.or(abandoned);
             version.hash(hasher);
             return Ok(());
         }
@@ -572,7 +626,7 @@ async fn find_all(api: &Api<ConfigMap>) -> Result<Vec<Listed>, Error> {
         let name = value(page.annotations(), page::RUN_NAME).unwrap_or_default();
         let mut hasher = DefaultHasher::new();
         version.hash(&mut hasher);
-        found.insert(uid, (Orphan { run, kind, name, location }, hasher));
+        found.insert(uid, (Orphan { run, kind, name, location, bucket, abandoned }, hasher));
         Ok(())
     };
     each(params, |params| async move { api.list_metadata(&params).await }, see).await?;
@@ -761,6 +815,6 @@ where
 }
 
 fn told(outcome: Option<Outcome>) -> Result<(), journal::Error> {
-    let outcome = outcome.unwrap_or_else(|| Err("nobody knows what came of it".to_owned()));
-    outcome.map_err(journal::Error)
+    let unknown = || journal::Error::Failed("nobody knows what came of it".to_owned());
+    outcome.unwrap_or_else(|| Err(unknown()))
 }

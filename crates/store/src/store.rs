@@ -97,6 +97,13 @@ impl BackupStore {
         }
     }
 
+    /// Whether nothing is in the location, not even of somebody else.
+    pub async fn is_empty(&self) -> Result<bool> {
+        let root = self.layout.root();
+        let found = self.backend.list_common_prefixes(&self.bucket, root, "/");
+        Ok(self.metadata("list", root, found).await?.is_empty())
+    }
+
     /// What is in the folder of backups.
     pub async fn list(&self) -> Result<Listing> {
         let folder = self.layout.backups();

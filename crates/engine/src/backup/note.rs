@@ -190,9 +190,10 @@ pub(super) async fn end(context: &Context, noted: Noted, is_whole: bool, archive
     if !frozen.is_empty() {
         context.leaves_frozen.store(true, Ordering::Relaxed);
     }
-    // Of a block that is taken anew, the requests of this time are settled but for these.
-    if is_in_journal && (!in_flight.is_empty() || !is_whole && !asked.is_empty()) {
-        note(context, &Record::InFlight { block, intents: in_flight }).await;
+    // Of a block that is taken anew, the requests of this time are settled but for these. Those of a whole one are
+    // not before its end is noted.
+    if is_in_journal && !is_whole && !asked.is_empty() {
+        note(context, &Record::InFlight { block, intents: std::mem::take(&mut in_flight) }).await;
     }
     let kept = if is_whole && is_in_journal { keep(context, block, &stored).await } else { None };
     let mut is_end_noted = false;
@@ -219,6 +220,7 @@ pub(super) async fn end(context: &Context, noted: Noted, is_whole: bool, archive
                 .map(|(volume, _)| volume.clone())
                 .collect(),
             freeze_windows: tally.windows(),
+            in_flight,
             frozen: frozen.clone(),
             errors: errors.iter().map(told).collect(),
             warnings: warnings.iter().map(told).collect(),

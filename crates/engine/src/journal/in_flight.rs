@@ -32,6 +32,9 @@ impl InFlight {
             }
             Record::Ended(ended) => {
                 self.asked.remove(&ended.block);
+                if !ended.in_flight.is_empty() {
+                    self.given_up.insert(ended.block, of_snapshots(&ended.in_flight));
+                }
             }
             Record::Reclaimed { request } => {
                 let is_other = |intent: &Intent| {
@@ -96,8 +99,11 @@ mod tests {
     #[test]
     fn a_snapshot_that_was_given_up_outlasts_the_end_of_its_block() {
         let begun = Record::Begun(Begun { intents: vec![intent("a")], ..Begun::default() });
-        let given_up = Record::InFlight { block: 0, intents: vec![intent("a")] };
-        let ended = Record::Ended(Box::default());
-        assert_eq!(requests(&[begun, given_up, ended]), ["a"]);
+        let in_flight = vec![intent("a")];
+        let ended = Ended { in_flight: in_flight.clone(), ..Ended::default() };
+        assert_eq!(requests(&[begun.clone(), Record::Ended(Box::new(ended))]), ["a"]);
+        // As earlier servers wrote it.
+        let given_up = Record::InFlight { block: 0, intents: in_flight };
+        assert_eq!(requests(&[begun, given_up, Record::Ended(Box::default())]), ["a"]);
     }
 }

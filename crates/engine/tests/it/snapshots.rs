@@ -399,6 +399,16 @@ async fn a_plugin_that_hangs_while_pods_are_frozen_is_given_up_and_its_snapshot_
     let last = ["given up after 90 s", "2 operations are shown", "thaw"];
     assert_eq!(calls[calls.len() - 3..], last, "{calls:?}");
     assert_eq!(ids(&run).iter().filter(|id| !id.is_empty()).count(), 1, "the other is taken");
+    // If the server ends before that is in the journal, both are asked for again.
+    let records = journal.records();
+    let is_begun =
+        |record: &Record| matches!(record, Record::Begun(begun) if !begun.intents.is_empty());
+    let begun = records.iter().position(is_begun).unwrap();
+    let ended = records.iter().position(|record| matches!(record, Record::Ended(_))).unwrap();
+    for length in begun + 1..=ended {
+        let recovered = recover(records[..length].to_vec());
+        assert_eq!(recovered.in_flight.len(), 2, "after {length} of {records:?}");
+    }
 
     // The snapshot came after all, and whoever comes next finds it by its request.
     disk.hangs.store(false, std::sync::atomic::Ordering::Relaxed);

@@ -77,7 +77,7 @@ impl RunBounds {
 
     /// Whether something that has been tried since a time may be tried again.
     pub(super) fn has_time(&self, since: Option<Timestamp>, now: Timestamp) -> bool {
-        since.is_none_or(|since| waited(since, now) < self.bucket_wait)
+        since.is_none_or(|since| elapsed(since, now) < self.bucket_wait)
     }
 }
 
@@ -136,15 +136,15 @@ impl fmt::Display for EndReason {
     }
 }
 
-/// How long somebody has waited. With a clock that went back it is nothing.
-fn waited(since: Timestamp, now: Timestamp) -> Duration {
+/// How much time has passed. With a clock that went back it is none.
+pub(super) fn elapsed(since: Timestamp, now: Timestamp) -> Duration {
     Duration::try_from(now.duration_since(since)).unwrap_or_default()
 }
 
 /// Decides what is to be done with a run whose bucket cannot be used.
 pub(super) fn decide(outage: &BucketOutage, bounds: RunBounds, now: Timestamp) -> BucketDecision {
     let BucketOutage { stage, is_canceled, failure, since, attempts } = *outage;
-    let waited = waited(since, now);
+    let waited = elapsed(since, now);
     if is_canceled {
         BucketDecision::End(EndReason::Canceled)
     } else if stage == Stage::Items && failure == BucketFailure::WriteRefused {
@@ -310,8 +310,7 @@ impl Kit<'_> {
     /// that nobody else knows of.
     pub(super) async fn abandon(&self, stage: Stage) {
         self.keep_journal();
-        let record = Record::Abandoned { stage, at: Timestamp::now() };
-        if let Err(error) = self.journal.append(&record).await {
+        if let Err(error) = self.journal.abandon(stage).await {
             tracing::error!(
                 "{}; what is left of the run is deleted only when its object is deleted",
                 one_line(&error)

@@ -18,6 +18,7 @@ use bowline_store::name::RunUid;
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
+use super::lookup::bucket_identity_of;
 use super::thaw;
 use crate::events::{Milestone, passed};
 use crate::journal::{ConfigMaps, Error, KeptHooks, Orphan};
@@ -57,7 +58,8 @@ pub(super) struct NotNoted {
 
 impl NotNoted {
     pub(super) fn of(error: &journal::Error) -> Self {
-        Self { is_for_good: is_full(error), reason: error.to_string() }
+        let is_for_good = matches!(error, journal::Error::Full(_));
+        Self { is_for_good, reason: error.to_string() }
     }
 }
 
@@ -77,7 +79,7 @@ impl<'a> Kit<'a> {
         let opened = ConfigMaps::open(client, namespace, &uid, kind, name).await;
         if opened.as_ref().is_err_and(is_damaged) {
             let (run, kind, name) = (uid.clone(), kind.to_owned(), name.to_owned());
-            let damaged = Orphan { run, kind, name, location: None };
+            let damaged = Orphan { run, kind, name, location: None, bucket: None, abandoned: None };
             let given_up = context.stop.child_token();
             tokio::select! {
                 () = thaw::salvage(context, &damaged, ThawRetry::DuringOutage(&given_up)) => {}
@@ -88,7 +90,12 @@ impl<'a> Kit<'a> {
         // An earlier process may have kept hooks.
         let is_resumed = !records.is_empty();
         let recovered = recover(records);
-        let journal = Arc::new(journal.with_location(location));
+        // The first page says it.
+        let bucket = match kind {
+            "Backup" if !is_resumed => bucket_identity_of(context, location).await,
+            _ => None,
+        };
+        let journal = Arc::new(journal.with_location(location).with_bucket(bucket));
         open.set(&journal);
         let is_past_items = stage.is_some_and(|stage| stage > Stage::Items);
         let kit = Self {
@@ -254,11 +261,6 @@ pub(super) async fn remove(
     Ok(true)
 }
 
-/// Whether a journal was not written because nothing fits into it any more.
-fn is_full(error: &journal::Error) -> bool {
-    error.0 == one_line(&Error::Full)
-}
-
 /// Whether a journal is damaged, so that it does not become better by itself.
 pub(super) fn is_damaged(error: &Error) -> bool {
     match error {
@@ -318,7 +320,7 @@ mod tests {
 
     #[test]
     fn a_full_journal_is_told_from_one_that_cannot_be_written_now() {
-        assert!(is_full(&journal::Error(one_line(&Error::Full))));
-        assert!(!is_full(&journal::Error(one_line(&Error::Silent))));
+        assert!(NotNoted::of(&Error::Full.into()).is_for_good);
+        assert!(!NotNoted::of(&Error::Silent.into()).is_for_good);
     }
 }

@@ -48,6 +48,35 @@ pub(super) async fn open(
     }
 }
 
+/// The bucket that a location names, in words that tell it from others.
+pub(super) fn bucket_identity(location: &BackupStorageLocation) -> String {
+    let spec = &location.spec;
+    let (bucket, prefix) = match &spec.object_storage {
+        Some(storage) => (storage.bucket.trim_matches('/'), storage.prefix.trim_matches('/')),
+        None => ("", ""),
+    };
+    // Buckets of one name may be at different servers or accounts.
+    let at = ["s3Url", "storageAccount"].map(|key| spec.config.get(key).map(String::as_str));
+    let at: String = at.into_iter().flatten().collect();
+    let provider = spec.provider.trim_start_matches("velero.io/");
+    format!("{provider}:{}/{bucket}/{prefix}", at.trim_end_matches('/'))
+}
+
+/// The bucket that a location of this name names now, if that can be learnt.
+pub(super) async fn bucket_identity_of(context: &Context, name: &str) -> Option<String> {
+    if name.is_empty() {
+        return None;
+    }
+    let locations: Api<BackupStorageLocation> = context.api();
+    match locations.get_opt(name).await {
+        Ok(found) => found.as_ref().map(bucket_identity),
+        Err(error) => {
+            tracing::warn!(location = name, "cannot read the location: {}", one_line(&error));
+            None
+        }
+    }
+}
+
 /// What came of asking for an object.
 pub(super) fn lookup<T>(found: kube::Result<Option<T>>) -> kube::Result<Lookup<T>> {
     Ok(match told(found)? {

@@ -18,18 +18,24 @@ use bowline_api::{
     Backup, BackupPhase, BackupSpec, BackupStorageLocation, Restore, RestorePhase, label,
 };
 use bowline_engine::backup::request::Lookup;
-use bowline_engine::journal::{Intent, Journal as _, Record, Recovered, recover};
+use bowline_engine::journal::{
+    Intent, Journal as _, Record, Recovered, Requested, SnapshotIntent, recover,
+};
 use bowline_engine::phase::Stage;
+use bowline_engine::restore;
 use bowline_store::file::Snapshot;
 use bowline_store::name::RunUid;
 use bowline_store::{BackupName, BackupStore};
 use futures::StreamExt as _;
 use futures::future::join;
-use kube::ResourceExt as _;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::PersistentVolume;
+use kube::{Api, ResourceExt as _};
 
 use super::backup::{clean, gone};
+use super::bucket_wait::elapsed;
 use super::kit;
-use super::lookup::{lookup, open};
+use super::lookup::{bucket_identity, lookup, open};
 use super::thaw::Thawer;
 use crate::journal::{ConfigMaps, KeptHooks, Orphan, orphans, read};
 use crate::queue::Reach;
@@ -40,9 +46,8 @@ use crate::story::one_line;
 const PERIOD: Duration = Duration::from_mins(10);
 /// The pause before the first retry of what could not be cleaned up. It doubles up to the period.
 const FIRST_RETRY: Duration = Duration::from_secs(10);
-/// Every how many rounds it is told that a journal stays: once a day. A snapshot that was in flight is given up
-/// then.
-const TOLD_EVERY: u32 = 144;
+/// How often it is reported that a journal stays, and for how long a snapshot that was in flight is asked for.
+const DAY: Duration = Duration::from_hours(24);
 /// How many things are named that are left of one run.
 const MOST_TOLD: usize = 100;
 /// How many journals are cleaned up at a time.
@@ -58,25 +63,40 @@ pub async fn run(context: Arc<Context>) -> Result<(), Error> {
 }
 
 async fn keep_clean(context: &Context) {
-    let mut stays = Stays::default();
-    let mut retry = FIRST_RETRY;
+    let mut stays = BTreeMap::new();
+    let mut backoff = CleanupBackoff::default();
     while !context.stop.is_cancelled() {
         let cleaned = clean_all(context, &mut stays).await;
         if let Err(error) = &cleaned {
             tracing::warn!("journals that nobody needs cannot be cleaned up: {error}");
         }
-        let pause = if cleaned.is_ok() && stays.are_none() { PERIOD } else { retry };
+        let pause = backoff.after_round(cleaned.is_ok() && stays.is_empty());
         tokio::select! {
             () = context.stop.cancelled() => return,
             // What has just been left has its retries soon.
-            () = context.runs.leftovers() => retry = FIRST_RETRY,
-            () = tokio::time::sleep(pause) => retry = next_retry(retry),
+            () = context.runs.leftovers() => backoff = CleanupBackoff::default(),
+            () = tokio::time::sleep(pause) => {}
         }
     }
 }
 
-fn next_retry(retry: Duration) -> Duration {
-    retry.saturating_mul(2).min(PERIOD)
+/// The pause before the next retry.
+#[derive(Debug)]
+struct CleanupBackoff(Duration);
+
+impl Default for CleanupBackoff {
+    fn default() -> Self {
+        Self(FIRST_RETRY)
+    }
+}
+
+impl CleanupBackoff {
+    /// The pause after a round. One that leaves nothing begins the retries anew.
+    fn after_round(&mut self, is_clean: bool) -> Duration {
+        let next = if is_clean { FIRST_RETRY } else { self.0.saturating_mul(2).min(PERIOD) };
+        let retry = std::mem::replace(&mut self.0, next);
+        if is_clean { PERIOD } else { retry }
+    }
 }
 
 /// What became of the run of a journal.
@@ -103,93 +123,100 @@ impl From<String> for Reason {
     }
 }
 
-/// For how many rounds each journal has stayed.
+/// A journal that stays.
 #[derive(Debug, Default)]
-struct Stays {
-    before: BTreeMap<RunUid, u32>,
-    now: BTreeMap<RunUid, u32>,
+struct Stay {
+    /// When that was last reported.
+    reported: Option<Timestamp>,
+    /// Since when a snapshot in flight cannot be reclaimed, by its request. A bucket that is away is no such failure.
+    failing: BTreeMap<String, Timestamp>,
 }
 
-impl Stays {
-    /// Whether none has stayed in the round that is over.
-    fn are_none(&self) -> bool {
-        self.before.is_empty()
+impl Stay {
+    /// Whether it is time to report that the journal stays: at first, and then once a day.
+    fn is_report_due(&mut self, now: Timestamp) -> bool {
+        let is_due = self.reported.is_none_or(|at| elapsed(at, now) >= DAY);
+        if is_due {
+            self.reported = Some(now);
+        }
+        is_due
     }
 
-    /// For how many rounds a journal has stayed.
-    fn rounds(&self, run: &RunUid) -> u32 {
-        self.before.get(run).copied().unwrap_or_default()
-    }
-
-    /// Notes that a journal stays. Says whether that is to be told: at first, and then once a day.
-    fn note(&mut self, run: &RunUid) -> bool {
-        let rounds = self.rounds(run);
-        self.now.insert(run.clone(), rounds.saturating_add(1));
-        rounds.is_multiple_of(TOLD_EVERY)
-    }
-
-    /// Forgets those that did not stay in the round that is over.
-    fn turn(&mut self) {
-        self.before = std::mem::take(&mut self.now);
+    /// Whether a snapshot in flight that could not be reclaimed just now is given up: if that has failed for a day.
+    fn gives_up(&mut self, intent: &Intent, now: Timestamp) -> bool {
+        let request = intent.snapshot.as_ref().map(|wanted| wanted.request.clone());
+        let since = *self.failing.entry(request.unwrap_or_default()).or_insert(now);
+        elapsed(since, now) >= DAY
     }
 }
 
-async fn clean_all(context: &Context, stays: &mut Stays) -> Result<(), String> {
+async fn clean_all(context: &Context, stays: &mut BTreeMap<RunUid, Stay>) -> Result<(), String> {
     let (client, namespace) = (context.client.clone(), &context.options.namespace);
     // First the journals and then the runs: a run that begins in between has none among them.
     let all = orphans(client, namespace, &BTreeSet::new()).await;
     let all = all.map_err(|error| one_line(&error))?;
+    let mut before = std::mem::take(stays);
     let each = all.into_iter().map(|journal| {
-        let rounds = stays.rounds(&journal.run);
+        let mut stay = before.remove(&journal.run).unwrap_or_default();
         async move {
-            let ended = Box::pin(clean_one(context, &journal, rounds)).await;
-            (journal, ended)
+            let ended = Box::pin(clean_one(context, &journal, &mut stay)).await;
+            (journal, stay, ended)
         }
     });
     let each: Vec<_> = each.collect();
     let mut each = std::pin::pin!(futures::stream::iter(each).buffer_unordered(AT_ONCE));
-    while let Some((journal, ended)) = each.next().await {
+    while let Some((journal, mut stay, ended)) = each.next().await {
         let Orphan { kind, name, .. } = &journal;
         match ended {
+            // Somebody may have the journal open for a moment.
+            Ok(false) if stay.reported.is_some() => {
+                stays.insert(journal.run, stay);
+            }
             Ok(false) => {}
             Ok(true) => tracing::info!("forgot the journal of the {kind} {name}"),
-            Err(reason) if stays.note(&journal.run) => tell(&journal, &reason),
-            Err(_) => tracing::debug!("the journal of the {kind} {name} still stays"),
+            Err(reason) => {
+                if stay.is_report_due(Timestamp::now()) {
+                    report_stay(&journal, &reason);
+                } else {
+                    tracing::debug!("the journal of the {kind} {name} still stays");
+                }
+                stays.insert(journal.run, stay);
+            }
         }
     }
-    stays.turn();
     Ok(())
 }
 
 /// Cleans up one. Returns whether its journal is gone.
-async fn clean_one(context: &Context, journal: &Orphan, rounds: u32) -> Result<bool, Reason> {
+async fn clean_one(context: &Context, journal: &Orphan, stay: &mut Stay) -> Result<bool, Reason> {
     if context.stop.is_cancelled() {
         return Ok(false);
     }
     match fate(context, journal).await? {
         Fate::Alive => Ok(false),
         Fate::Deleted => {
-            bury(context, journal, rounds).await?;
+            bury(context, journal, stay).await?;
             Ok(true)
         }
         Fate::Over(backup) => {
-            let backup = backup.map_or_else(Backup::default, |found| *found);
+            let backup = backup_or_stand_in(backup, &context.options.namespace, journal);
             let recovered = recall(context, journal).await?;
-            let mut left = reclaim(context, journal, &backup, &recovered, rounds).await?;
-            left.extend(reclaim_abandoned(context, journal, &backup, &recovered).await?);
+            let bucket = open_bucket(context, journal, &backup.spec.storage_location).await;
+            let mut left = reclaim(context, journal, &backup, &recovered, &bucket, stay).await?;
+            left.extend(reclaim_abandoned(context, journal, &backup, &recovered, &bucket).await?);
             if !left.is_empty() {
                 return Err(Reason::Left(left));
             }
             // As long as its files are there, the journal says whose they are.
-            delete_scratch(context, journal, &backup).await?;
+            delete_scratch(journal, &bucket).await?;
             forget(context, journal).await?;
             Ok(true)
         }
     }
 }
 
-/// Tells why a journal stays.
-fn tell(journal: &Orphan, reason: &Reason) {
+/// Reports why a journal stays.
+fn report_stay(journal: &Orphan, reason: &Reason) {
     let Orphan { run, kind, name, .. } = journal;
     let left = match reason {
         Reason::Failed(reason) => {
@@ -202,8 +229,8 @@ fn tell(journal: &Orphan, reason: &Reason) {
     }
     tracing::error!(
         left = left.len(),
-        "it is tried again to take them away; once they are gone by other means, delete the ConfigMaps with the \
-         label {}={run}",
+        "cleanup will be retried; once the leftovers are gone by other means, delete the ConfigMaps with the label \
+         {}={run}",
         label::JOURNAL
     );
 }
@@ -242,29 +269,60 @@ async fn fate(context: &Context, journal: &Orphan) -> Result<Fate, String> {
     Ok(Fate::Over(backup.map(Box::new)))
 }
 
-/// Removes what was kept of a run that is over. Without a location there is nowhere that it could be.
-async fn delete_scratch(
-    context: &Context,
-    journal: &Orphan,
-    backup: &Backup,
-) -> Result<(), String> {
-    match bucket(context, &backup.spec.storage_location).await? {
-        Some(store) => store.delete_scratch(&journal.run).await.map_err(|error| one_line(&error)),
-        None => Ok(()),
+/// Removes what was kept of a run that is over, if its bucket is known.
+async fn delete_scratch(journal: &Orphan, bucket: &RunBucket) -> Result<(), String> {
+    match bucket {
+        RunBucket::Same(store) => {
+            store.delete_scratch(&journal.run).await.map_err(|error| one_line(&error))
+        }
+        RunBucket::Away(reason) => Err(reason.clone()),
+        RunBucket::Unknown(reason) => {
+            let Orphan { kind, name, .. } = journal;
+            tracing::warn!("files of the {kind} {name} may be left over: {reason}");
+            Ok(())
+        }
     }
 }
 
-/// The store of a location, if there is one of that name.
-async fn bucket(context: &Context, name: &str) -> Result<Option<BackupStore>, String> {
+/// The bucket of a run.
+enum RunBucket {
+    /// The one that the run used, as far as the journal says.
+    Same(BackupStore),
+    /// That one, and it cannot be opened now.
+    Away(String),
+    /// The storage location is gone, or names another bucket now.
+    Unknown(String),
+}
+
+/// Opens the bucket of a run.
+async fn open_bucket(context: &Context, journal: &Orphan, name: &str) -> RunBucket {
+    let gone = || RunBucket::Unknown("the storage location is gone".to_owned());
     if name.is_empty() {
-        return Ok(None);
+        return gone();
     }
     let locations = context.api::<BackupStorageLocation>();
-    let location = lookup(locations.get_opt(name).await).map_err(|error| one_line(&error))?;
-    if matches!(location, Lookup::Missing) {
-        return Ok(None);
+    let found = match lookup(locations.get_opt(name).await) {
+        Ok(Lookup::Missing) => return gone(),
+        Ok(found) => found,
+        Err(error) => return RunBucket::Away(one_line(&error)),
+    };
+    if let Lookup::Found(location) = &found
+        && let Some(reason) = moved(journal.bucket.as_deref(), location)
+    {
+        return RunBucket::Unknown(reason);
     }
-    Ok(Some(open(context, &location).await.map_err(|error| one_line(&error))?))
+    match open(context, &found).await {
+        Ok(store) => RunBucket::Same(store),
+        Err(error) => RunBucket::Away(one_line(&error)),
+    }
+}
+
+/// Says so if a location names another bucket than the run used.
+fn moved(used: Option<&str>, location: &BackupStorageLocation) -> Option<String> {
+    let now = bucket_identity(location);
+    let used = used.filter(|used| *used != now)?;
+    let name = location.name_any();
+    Some(format!("the storage location {name} was {used} when the run began and is {now} now"))
 }
 
 /// What the bucket has under the name of a backup.
@@ -287,82 +345,136 @@ fn whose(record: Option<&Backup>, run: &RunUid) -> Recorded {
 }
 
 /// Takes away what a run has left whose object was deleted while no server ran, and then its journal.
-async fn bury(context: &Context, orphan: &Orphan, rounds: u32) -> Result<(), Reason> {
-    let Orphan { run, kind, name, location } = orphan;
+async fn bury(context: &Context, orphan: &Orphan, stay: &mut Stay) -> Result<(), Reason> {
     let recovered = recall(context, orphan).await?;
-    let backup = stand_in(context, orphan);
-    let store = bucket(context, location.as_deref().unwrap_or_default()).await?;
-    if kind == "Backup" {
-        let mut left = take_away(context, &backup, &recovered, store.as_ref()).await?;
-        left.extend(reclaim(context, orphan, &backup, &recovered, rounds).await?);
-        if context.stop.is_cancelled() {
-            return Err(Reason::Failed("the server ends".to_owned()));
-        }
-        if !left.is_empty() {
-            return Err(Reason::Left(left));
-        }
-    }
-    if let Some(store) = &store {
-        store.delete_scratch(run).await.map_err(|error| one_line(&error))?;
+    let backup = stand_in(&context.options.namespace, orphan);
+    let bucket = open_bucket(context, orphan, &backup.spec.storage_location).await;
+    let left = if orphan.kind == "Backup" {
+        let mut left = take_away(context, orphan, &backup, &recovered, &bucket).await?;
+        left.extend(reclaim(context, orphan, &backup, &recovered, &bucket, stay).await?);
+        left
     } else {
-        tracing::warn!("files of the {kind} {name} may be left: its storage location is not known");
+        volumes_left(context, &recovered).await?
+    };
+    if context.stop.is_cancelled() {
+        return Err(Reason::Failed("the server ends".to_owned()));
     }
+    if !left.is_empty() {
+        return Err(Reason::Left(left));
+    }
+    delete_scratch(orphan, &bucket).await?;
     Ok(forget(context, orphan).await?)
 }
 
+/// Volumes that plugins made for a restore that was given up, and that no PersistentVolume stands for.
+async fn volumes_left(context: &Context, recovered: &Recovered) -> Result<Vec<String>, String> {
+    let volumes: Api<PersistentVolume> = Api::all(context.client.clone());
+    let mut used = BTreeSet::new();
+    for Requested { begun, .. } in &recovered.volumes {
+        let found = volumes.get_metadata_opt(&begun.name).await;
+        if found.map_err(|error| one_line(&error))?.is_some() {
+            used.insert(begun.name.as_str());
+        }
+    }
+    Ok(unused_volumes(recovered, &used))
+}
+
+/// Those that plugins made, or may have made without an answer, and that are not used.
+fn unused_volumes(recovered: &Recovered, used: &BTreeSet<&str>) -> Vec<String> {
+    let is_unused = |one: &&Requested| one.ended.is_none() || !used.contains(&*one.begun.name);
+    let volumes = recovered.volumes.iter().filter(is_unused).cloned().collect();
+    let unused = Recovered { volumes, ..Recovered::default() };
+    let left = restore::volumes_left(&unused).into_iter();
+    left.map(|(id, text)| format!("volume {}: {text}", id.name)).collect()
+}
+
 /// Deletes snapshots that were in flight when nobody waited for them any more. Returns those that are left. One
-/// that its plugin does not find for a day is told, and not asked for again.
+/// that its plugin does not find for a day is reported, and not asked for again.
 async fn reclaim(
     context: &Context,
     orphan: &Orphan,
     backup: &Backup,
     recovered: &Recovered,
-    rounds: u32,
+    bucket: &RunBucket,
+    stay: &mut Stay,
 ) -> Result<Vec<String>, String> {
     let mut left = Vec::new();
     let mut settled = Vec::new();
     if recovered.in_flight.is_empty() {
         return Ok(left);
     }
-    let recorded = recorded(context, backup).await?;
+    let recorded = recorded_in(bucket, backup, &orphan.run).await?;
     for intent in &recovered.in_flight {
-        match gone::reclaim(context, backup, intent, &recorded).await {
+        let reclaimed = match &recorded {
+            Ok(recorded) => gone::reclaim(context, backup, intent, recorded).await,
+            Err(reason) => Err(reason.clone()),
+        };
+        match reclaimed {
             Ok(()) => settled.push(intent),
-            Err(reason) if rounds >= TOLD_EVERY => {
+            Err(reason) if stay.gives_up(intent, Timestamp::now()) => {
                 gone::tell_unclear(intent, &reason);
                 settled.push(intent);
             }
             Err(reason) => left.push(format!("{}: {reason}", gone::named_in_flight(intent))),
         }
     }
-    if !settled.is_empty() {
-        note_reclaimed(context, orphan, &settled).await?;
-    }
+    let settled = settled.into_iter().filter_map(|intent| intent.snapshot.as_ref());
+    let reclaimed = |wanted: &SnapshotIntent| Record::Reclaimed { request: wanted.request.clone() };
+    append(context, orphan, &settled.map(reclaimed).collect::<Vec<_>>()).await?;
     Ok(left)
 }
 
-/// The snapshots that the files of a backup name. Without its bucket nobody knows them, and nothing is deleted.
-async fn recorded(context: &Context, backup: &Backup) -> Result<Vec<Snapshot>, String> {
-    let store = bucket(context, &backup.spec.storage_location).await?;
-    let store =
-        store.ok_or("its storage location is gone, so that nobody knows which snapshots it has")?;
-    let name = BackupName::new(backup.name_any()).map_err(|error| one_line(&error))?;
-    let found = store.get::<Vec<Snapshot>>(&name).await.map_err(|error| one_line(&error))?;
-    Ok(found.unwrap_or_default())
+/// The snapshots that the files of a backup name, or why nobody knows them, so that nothing is deleted. A bucket that
+/// is away is an error: it may say so later.
+async fn recorded_in(
+    bucket: &RunBucket,
+    backup: &Backup,
+    run: &RunUid,
+) -> Result<Result<Vec<Snapshot>, String>, String> {
+    match bucket {
+        RunBucket::Same(store) => recorded(store, backup, run).await.map(Ok),
+        RunBucket::Away(reason) => Err(reason.clone()),
+        RunBucket::Unknown(reason) => Ok(Err(reason.clone())),
+    }
 }
 
-/// Notes that nobody has to ask for snapshots again.
-async fn note_reclaimed(
-    context: &Context,
-    orphan: &Orphan,
-    settled: &[&Intent],
-) -> Result<(), String> {
+/// The snapshots that the files of a backup name. A bucket that does not show all files of a backup that was
+/// whole says nothing: it may be another one, or not mounted.
+async fn recorded(
+    store: &BackupStore,
+    backup: &Backup,
+    run: &RunUid,
+) -> Result<Vec<Snapshot>, String> {
+    let name = BackupName::new(backup.name_any()).map_err(|error| one_line(&error))?;
+    let record = store.backup(&name).await.map_err(|error| one_line(&error))?;
+    let record = record.filter(|record| whose(Some(record), run) == Recorded::Ours);
+    let found = store.get::<Vec<Snapshot>>(&name).await.map_err(|error| one_line(&error))?;
+    let is_whole = was_whole(backup) || record.as_ref().is_some_and(was_whole);
+    match found {
+        None if is_whole => Err("the bucket does not show the list of its snapshots".to_owned()),
+        _ if is_whole && record.is_none() => {
+            Err("the bucket does not show the record of the backup".to_owned())
+        }
+        found => Ok(found.unwrap_or_default()),
+    }
+}
+
+/// Whether a backup has ended with all of its files in the bucket.
+fn was_whole(backup: &Backup) -> bool {
+    let phase = backup.status.as_ref().and_then(|status| status.phase.as_ref());
+    matches!(phase, Some(BackupPhase::Completed | BackupPhase::PartiallyFailed))
+}
+
+/// Appends records to a journal that no run has open.
+async fn append(context: &Context, orphan: &Orphan, records: &[Record]) -> Result<(), String> {
+    if records.is_empty() {
+        return Ok(());
+    }
     let claim = context.runs.await_journal(orphan.run.as_str()).await;
     let _claim = claim.ok_or_else(|| "a run has opened the journal meanwhile".to_owned())?;
     let (journal, _) = take_over(context, orphan).await?;
-    for wanted in settled.iter().filter_map(|intent| intent.snapshot.as_ref()) {
-        let record = Record::Reclaimed { request: wanted.request.clone() };
-        journal.append(&record).await.map_err(|error| one_line(&error))?;
+    for record in records {
+        journal.append(record).await.map_err(|error| one_line(&error))?;
     }
     Ok(())
 }
@@ -370,16 +482,23 @@ async fn note_reclaimed(
 /// Takes away what a backup has made, and its files. Returns what is left that nobody else knows of.
 async fn take_away(
     context: &Context,
+    orphan: &Orphan,
     backup: &Backup,
     recovered: &Recovered,
-    store: Option<&BackupStore>,
+    bucket: &RunBucket,
 ) -> Result<Vec<String>, String> {
-    // Whoever has the bucket may have the whole backup.
-    let Some(store) = store else { return Ok(gone::made(recovered)) };
+    let made = gone::made(recovered);
+    let store = match bucket {
+        RunBucket::Same(store) => store,
+        RunBucket::Away(reason) => return Err(reason.clone()),
+        // Whoever has the bucket may have the whole backup.
+        RunBucket::Unknown(reason) => {
+            return Ok(made.into_iter().map(|one| format!("{one}: {reason}")).collect());
+        }
+    };
     let name = BackupName::new(backup.name_any()).map_err(|error| one_line(&error))?;
-    let run = RunUid::new(backup.uid().unwrap_or_default()).map_err(|error| one_line(&error))?;
-    let record = store.backup(&name).await.map_err(|error| one_line(&error))?;
-    let recorded = whose(record.as_ref(), &run);
+    let is_asked = recovered.abandoned.is_some_and(|stage| stage < Stage::Finalizing);
+    let recorded = find_record(store, &name, &orphan.run, made.is_empty() || is_asked).await?;
     if recorded == Recorded::Ours {
         return Ok(Vec::new());
     }
@@ -389,16 +508,42 @@ async fn take_away(
         let _held = context.runs.hold(backup, Some(Reach::All));
         let namesake = context.api::<Backup>().get_opt(name.as_str()).await;
         if namesake.map_err(|error| one_line(&error))?.is_none() {
+            // If the journal stays for another reason, an empty location is no surprise next time.
+            let absent = Record::Abandoned { stage: Stage::Items, at: Timestamp::now() };
+            append(context, orphan, &[absent]).await?;
             clean::clean(store, &name).await;
         }
     }
     Ok(left)
 }
 
+/// What a bucket has under the name of a backup. A location that is wholly empty says nothing, unless that is
+/// expected: it may not be mounted.
+async fn find_record(
+    store: &BackupStore,
+    name: &BackupName,
+    run: &RunUid,
+    may_be_empty: bool,
+) -> Result<Recorded, String> {
+    let record = store.backup(name).await.map_err(|error| one_line(&error))?;
+    if record.is_none()
+        && !may_be_empty
+        && store.is_empty().await.map_err(|error| one_line(&error))?
+    {
+        return Err("the storage location is empty, although the run wrote to it".to_owned());
+    }
+    Ok(whose(record.as_ref(), run))
+}
+
+/// The Backup of a run that is over, or what is known of it.
+fn backup_or_stand_in(found: Option<Box<Backup>>, namespace: &str, orphan: &Orphan) -> Backup {
+    found.map_or_else(|| stand_in(namespace, orphan), |found| *found)
+}
+
 /// What is known of a Backup that is gone.
-fn stand_in(context: &Context, orphan: &Orphan) -> Backup {
+fn stand_in(namespace: &str, orphan: &Orphan) -> Backup {
     let mut backup = Backup::new(&orphan.name, BackupSpec::default());
-    backup.metadata.namespace = Some(context.options.namespace.clone());
+    backup.metadata.namespace = Some(namespace.to_owned());
     backup.metadata.uid = Some(orphan.run.as_str().to_owned());
     backup.spec.storage_location = orphan.location.clone().unwrap_or_default();
     backup
@@ -407,7 +552,8 @@ fn stand_in(context: &Context, orphan: &Orphan) -> Backup {
 /// What a journal says. Nobody is kept from opening it.
 async fn recall(context: &Context, orphan: &Orphan) -> Result<Recovered, String> {
     let records = read(context.client.clone(), &context.options.namespace, orphan).await;
-    Ok(recover(records.map_err(|error| one_line(&error))?))
+    let recovered = recover(records.map_err(|error| one_line(&error))?);
+    Ok(Recovered { abandoned: recovered.abandoned.or(orphan.abandoned), ..recovered })
 }
 
 async fn take_over(context: &Context, orphan: &Orphan) -> Result<(ConfigMaps, Recovered), String> {
@@ -418,20 +564,25 @@ async fn take_over(context: &Context, orphan: &Orphan) -> Result<(ConfigMaps, Re
     Ok((journal, recover(records)))
 }
 
-/// Takes away what a backup has made that ended without its bucket. Returns what is left.
+/// Takes away what a backup has made that ended without its bucket. Returns what is left, also of a restore.
 async fn reclaim_abandoned(
     context: &Context,
     orphan: &Orphan,
     backup: &Backup,
     recovered: &Recovered,
+    bucket: &RunBucket,
 ) -> Result<Vec<String>, String> {
     match recovered.abandoned {
-        Some(stage) if orphan.kind == "Backup" && stage >= Stage::Finalizing => {
-            let store = bucket(context, &backup.spec.storage_location).await?;
-            take_away(context, backup, recovered, store.as_ref()).await
+        None => Ok(Vec::new()),
+        Some(_) if orphan.kind != "Backup" => volumes_left(context, recovered).await,
+        // Another server has brought it to its end.
+        Some(_) if was_whole(backup) => Ok(Vec::new()),
+        Some(Stage::Items | Stage::Waiting) => {
+            Ok(gone::take_away(context, backup, recovered).await)
         }
-        Some(_) if orphan.kind == "Backup" => Ok(gone::take_away(context, backup, recovered).await),
-        _ => Ok(Vec::new()),
+        Some(Stage::Finalizing | Stage::Over) => {
+            take_away(context, orphan, backup, recovered, bucket).await
+        }
     }
 }
 
@@ -455,48 +606,4 @@ async fn forget(context: &Context, orphan: &Orphan) -> Result<(), String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_backup_that_has_its_record_keeps_its_snapshots() {
-        let run = RunUid::new("0a-1b").unwrap();
-        let record = |uid: Option<&str>| {
-            let mut record = Backup::new("b", BackupSpec::default());
-            record.metadata.uid = uid.map(str::to_owned);
-            record
-        };
-        assert_eq!(whose(None, &run), Recorded::Nothing);
-        assert_eq!(whose(Some(&record(Some("0a-1b"))), &run), Recorded::Ours);
-        assert_eq!(whose(Some(&record(Some("0a-1c"))), &run), Recorded::Other);
-        assert_eq!(whose(Some(&record(None)), &run), Recorded::Other);
-    }
-
-    #[test]
-    fn what_could_not_be_cleaned_up_is_tried_again_soon_and_then_less_often() {
-        let retries = std::iter::successors(Some(FIRST_RETRY), |&retry| Some(next_retry(retry)));
-        let seconds: Vec<u64> = retries.take(8).map(|retry| retry.as_secs()).collect();
-        assert_eq!(seconds, [10, 20, 40, 80, 160, 320, 600, 600]);
-        let (mut stays, run) = (Stays::default(), RunUid::new("0a-1b").unwrap());
-        stays.note(&run);
-        stays.turn();
-        assert!(!stays.are_none());
-        stays.turn();
-        assert!(stays.are_none());
-    }
-
-    #[test]
-    fn that_a_journal_stays_is_told_once_a_day() {
-        let (mut stays, run) = (Stays::default(), RunUid::new("0a-1b").unwrap());
-        let mut round = |is_there: bool| {
-            let is_told = is_there && stays.note(&run);
-            stays.turn();
-            is_told
-        };
-        let told = (0..300).filter(|_| round(true)).count();
-        assert_eq!(told, 3, "in round 0, 144 and 288");
-        assert!(!round(true));
-        round(false);
-        assert!(round(true), "another time is news");
-    }
-}
+mod tests;

@@ -278,7 +278,7 @@ struct Unwritable(String);
 #[async_trait]
 impl Journal for Unwritable {
     async fn append(&self, _: &Record) -> Result<(), journal::Error> {
-        Err(journal::Error(self.0.clone()))
+        Err(journal::Error::Failed(self.0.clone()))
     }
 }
 

@@ -39,6 +39,10 @@ pub(super) const RUN_NAME: &str = "bowline.io/run-name";
 pub(super) const WRITER: &str = "bowline.io/journal-writer";
 /// The storage location of the run, on each page.
 pub(super) const LOCATION: &str = "bowline.io/storage-location";
+/// The bucket that the location named when the page was begun, beside the location.
+pub(super) const BUCKET: &str = "bowline.io/storage-bucket";
+/// On the first page of a journal whose run has ended without its bucket, if that could not be appended: the stage.
+pub(super) const ABANDONED: &str = "bowline.io/journal-abandoned";
 /// On a page of a damaged journal whose pods have been thawed.
 pub(super) const THAWED: &str = "bowline.io/journal-thawed";
 /// On the first page of a journal that is being removed.

@@ -97,7 +97,7 @@ fn the_last_page_is_filled_and_then_the_journal_is_full() {
     };
     let fit = page::MOST_BYTES / page::LARGEST_RECORD;
     assert_eq!((written, pen.place.page), (fit, fit), "the page is turned, and nothing is on it");
-    assert!(refusal.contains("full"), "{refusal}");
+    assert!(matches!(refusal, journal::Error::Full(_)), "{refusal}");
     assert!(pen.batch.is_none());
     // What is small has room still.
     let (waiting, _outcome) = waiting(10);
@@ -313,7 +313,7 @@ impl Cluster {
     }
 }
 
-fn append(pen: &mut Pen, cluster: &mut Cluster, record: &Record) -> Result<(), String> {
+fn append(pen: &mut Pen, cluster: &mut Cluster, record: &Record) -> Outcome {
     let (done, mut outcome) = oneshot::channel();
     let text = page::encode(record).unwrap();
     let is_packable = !pack::stays_readable(record);

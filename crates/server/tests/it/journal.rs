@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bowline_engine::journal::{Begun, Journal as _, Pod, Record};
+use bowline_engine::phase::Stage;
 use bowline_server::journal::{ConfigMaps, Error, Orphan, orphans};
 use bowline_store::name::RunUid;
 use futures::FutureExt as _;
@@ -270,6 +271,7 @@ async fn journals_of_runs_that_are_gone_are_found_read_and_removed() {
         let client = world.client.clone();
         let opened = ConfigMaps::open(client, &world.namespace, &run, kind, "some-run").await;
         let journal = opened.unwrap().0.with_location("bucket-1");
+        let journal = journal.with_bucket(Some("aws:/b/".to_owned()));
         journal.append(&record(7)).await.unwrap();
     }
     // What is nobody's journal does not keep the others from being found.
@@ -283,6 +285,8 @@ async fn journals_of_runs_that_are_gone_are_found_read_and_removed() {
         kind: "Restore".to_owned(),
         name: "some-run".to_owned(),
         location: Some("bucket-1".to_owned()),
+        bucket: Some("aws:/b/".to_owned()),
+        abandoned: None,
     };
     assert_eq!(found, [expected]);
     let Orphan { run, kind, name, .. } = &found[0];
@@ -296,6 +300,23 @@ async fn journals_of_runs_that_are_gone_are_found_read_and_removed() {
         [7],
         "the other is left"
     );
+}
+
+#[tokio::test]
+async fn a_run_that_ends_without_its_bucket_says_so_though_its_journal_cannot_be_written() {
+    let world = World::idle("journal-abandoned").await;
+    let (journal, _) = open(&world).await;
+    journal.append(&record(0)).await.unwrap();
+    open(&world).await;
+    journal.append(&record(1)).await.expect_err("somebody else has opened it");
+    journal.abandon(Stage::Finalizing).await.unwrap();
+    let found = orphans(world.client.clone(), &world.namespace, &BTreeSet::new()).await.unwrap();
+    assert_eq!(found[0].abandoned, Some(Stage::Finalizing), "{found:?}");
+    let (journal, records) = open(&world).await;
+    assert_eq!(blocks(&records), [0]);
+    journal.abandon(Stage::Waiting).await.unwrap();
+    let records = open(&world).await.1;
+    assert!(matches!(records.last(), Some(Record::Abandoned { stage: Stage::Waiting, .. })));
 }
 
 #[tokio::test]

@@ -4,22 +4,29 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bowline_api::annotation::finalizer;
 use bowline_api::volume_plugin::VolumePluginPhase;
 use bowline_api::{
-    Restore, RestorePhase, RestoreStatus, VolumePluginRestore, VolumePluginRestoreStatus,
+    Backup, Restore, RestorePhase, RestoreStatus, VolumePluginRestore, VolumePluginRestoreStatus,
     VolumeSnapshotLocation,
 };
-use bowline_store::file::{BackupVolumeInfo, RestoreVolumeInfo, Results, Snapshot};
+use bowline_engine::journal::{Journal as _, Record, VolumeBegun, VolumeEnded};
+use bowline_server::journal::ConfigMaps;
+use bowline_store::file::{
+    BackupVolumeInfo, ResourceIdentifier, RestoreVolumeInfo, Results, Snapshot,
+};
+use bowline_store::name::RunUid;
 use bowline_store::{BackupName, BackupStore, RestoreName};
 use bowline_testbed::apply::apply;
 use futures::stream;
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim};
 use kube::api::ListParams;
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::bed::{LIMIT, World};
+use crate::bed::{LIMIT, World, filesystem_spec};
+use crate::operations::is_over;
 use crate::restore::{back_up, restore, results_of};
 use crate::restore_bad_days::Tar;
 
@@ -413,4 +420,58 @@ async fn how_far_a_plugin_is_with_a_volume_is_shown_while_it_is_made() {
     assert!(progress.bytes_done < 2, "{progress:?}");
     let ended = stage.shown().await;
     assert_eq!(status_of(&ended[0]).progress.bytes_done, 2);
+}
+
+#[tokio::test]
+async fn volumes_of_a_restore_that_was_deleted_are_not_forgotten_until_something_uses_them() {
+    let mut world = World::idle("volumes-deleted").await;
+    world.filesystem_store("default").await;
+    world.location("default", filesystem_spec("default")).await;
+    let metadata = json!({"name": "r", "finalizers": [finalizer::RESTORE]});
+    let (spec, status) = (json!({"backupName": "gone"}), json!({"phase": "InProgress"}));
+    let restore = json!({"metadata": metadata, "spec": spec, "status": status});
+    let run = RunUid::new(world.create::<Restore>(restore).await.uid().unwrap()).unwrap();
+    let opened =
+        ConfigMaps::open(world.client.clone(), &world.namespace, &run, "Restore", "r").await;
+    let journal = opened.unwrap().0.with_location("default");
+    let volume = "volumes-deleted-pv";
+    let begun = VolumeBegun {
+        item: ResourceIdentifier { name: volume.to_owned(), ..ResourceIdentifier::default() },
+        name: volume.to_owned(),
+        ..VolumeBegun::default()
+    };
+    journal.append(&Record::VolumeBegun(begun)).await.unwrap();
+    let ended = VolumeEnded { block: 0, volume: Some("vol-1".to_owned()) };
+    journal.append(&Record::VolumeEnded(ended)).await.unwrap();
+    world.api::<Restore>().delete("r", &Default::default()).await.unwrap();
+    world.run(world.options());
+    world.until_gone::<Restore>("r").await;
+    world.end().await.unwrap();
+
+    // Cleanup begins when the server does, and a server ends after it.
+    world.run(world.options());
+    let spec = json!({"includedNamespaces": ["none"], "storageLocation": "default"});
+    world.create::<Backup>(json!({"metadata": {"name": "other"}, "spec": spec})).await;
+    world.until("other", is_over::<Backup>).await;
+    world.end().await.unwrap();
+    let params = ListParams::default().labels(&format!("bowline.io/journal={run}"));
+    let pages: Api<ConfigMap> = world.api();
+    let there = pages.list(&params).await.unwrap().items;
+    assert!(!there.is_empty(), "nothing else knows of the volume");
+
+    let source = json!({"driver": "none.example.io", "volumeHandle": "vol-1"});
+    let spec =
+        json!({"capacity": {"storage": "1Mi"}, "accessModes": ["ReadWriteOnce"], "csi": source});
+    let used = json!({
+        "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": volume}, "spec": spec,
+    });
+    let volumes: Api<PersistentVolume> = Api::all(world.client.clone());
+    let used = serde_json::from_value(used).unwrap();
+    volumes.create(&Default::default(), &used).await.unwrap();
+    world.run(world.options());
+    let deadline = Instant::now() + LIMIT;
+    while !pages.list(&params).await.unwrap().items.is_empty() {
+        assert!(Instant::now() < deadline, "the journal stays");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
 }

@@ -161,9 +161,16 @@ impl Course<'_> {
         if open > 0 {
             reason = format!("{reason}; {open} operations may go on");
         }
-        let volumes = restore::volumes_left(recovered).into_iter();
+        let left = restore::volumes_left(recovered);
+        for (id, text) in &left {
+            tracing::error!(volume = id.name, "{text}");
+        }
+        if !left.is_empty() {
+            // The status may be gone with its Restore, and does not name all of them.
+            self.kit.abandon(stage_of(&self.restore).unwrap_or(Stage::Items)).await;
+        }
         let volumes: Vec<String> =
-            volumes.map(|(id, text)| format!("; {}: {text}", id.name)).collect();
+            left.into_iter().map(|(id, text)| format!("; {}: {text}", id.name)).collect();
         reason.extend(volumes.iter().take(VOLUMES_NAMED).map(String::as_str));
         if let more @ 1.. = volumes.len().saturating_sub(VOLUMES_NAMED) {
             reason = format!("{reason}; and {more} more volumes");

@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use bowline_api::{Backup, BackupPhase, BackupStatus, VolumeSnapshotLocation};
+use bowline_api::{
+    Backup, BackupPhase, BackupStatus, BackupStorageLocation, VolumeSnapshotLocation,
+};
 use bowline_engine::journal::{Begun, Intent, Journal as _, Record, SnapshotIntent};
 use bowline_server::journal::ConfigMaps;
 use bowline_store::BackupName;
@@ -79,17 +81,21 @@ async fn a_backup_whose_record_is_in_the_bucket_keeps_its_snapshots_though_it_wa
     trial.world.until::<Backup>("b", |found| phase(found) == "Completed").await;
 }
 
+/// Runs a server until it has cleaned up once: that begins when the server does, and a server ends after it.
+async fn run_one_cleanup(trial: &mut Trial) {
+    run(trial);
+    let spec = json!({"includedNamespaces": ["none"]});
+    trial.world.create::<Backup>(json!({"metadata": {"name": "other"}, "spec": spec})).await;
+    trial.ended("other").await;
+    trial.world.end().await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_journal_stays_until_the_snapshots_that_it_knows_of_are_deleted() {
     let (mut trial, _) = interrupted("gone-later", "600000").await;
     trial.world.delete::<Backup>("b").await;
     trial.world.delete::<VolumeSnapshotLocation>("snaps").await;
-    run(&mut trial);
-    // By then it has been looked for journals: that begins when the server does, and a server ends after it.
-    let spec = json!({"includedNamespaces": ["none"]});
-    trial.world.create::<Backup>(json!({"metadata": {"name": "other"}, "spec": spec})).await;
-    trial.ended("other").await;
-    trial.world.end().await.unwrap();
+    run_one_cleanup(&mut trial).await;
     assert!(!pages(&trial).await.is_empty(), "nothing else knows of the snapshot");
     assert_eq!(trial.snapshots_at_plugin().len(), 1);
     trial.location("snaps", "vs-v2", json!({})).await;
@@ -255,6 +261,30 @@ async fn what_a_backup_leaves_that_ends_without_its_bucket_is_named_and_reclaime
     assert!(!pages(&trial).await.is_empty(), "nothing else knows of the snapshot");
     std::fs::remove_file(&record).unwrap();
     trial.location("snaps", "vs-v2", json!({})).await;
+    run(&mut trial);
+    until_forgotten(&trial).await;
+    assert_eq!(trial.snapshots_at_plugin(), Vec::<String>::new(), "{:?}", trial.calls());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_location_that_names_another_bucket_says_nothing_about_the_snapshots_of_a_backup() {
+    let (mut trial, _) = interrupted("gone-moved", "600000").await;
+    let record = refuse_record(&trial);
+    ended_at(&trial, "Finalizing").await;
+    run_impatiently(&mut trial);
+    let status = trial.ended("b").await.status.unwrap();
+    assert_eq!(status.phase, Some(BackupPhase::Failed), "{status:?}");
+    trial.world.end().await.unwrap();
+    std::fs::remove_file(&record).unwrap();
+    let other = trial.world.path("root").join("other/backups/x");
+    std::fs::create_dir_all(&other).unwrap();
+    std::fs::write(other.join("file"), "of another cluster").unwrap();
+    let bucket = |name: &str| json!({"spec": {"objectStorage": {"bucket": name}}});
+    trial.world.patch::<BackupStorageLocation>("default", bucket("other")).await;
+    run_one_cleanup(&mut trial).await;
+    assert_eq!(trial.snapshots_at_plugin().len(), 1, "{:?}", trial.calls());
+    assert!(!pages(&trial).await.is_empty(), "nothing else knows of the snapshot");
+    trial.world.patch::<BackupStorageLocation>("default", bucket("default")).await;
     run(&mut trial);
     until_forgotten(&trial).await;
     assert_eq!(trial.snapshots_at_plugin(), Vec::<String>::new(), "{:?}", trial.calls());

@@ -1,0 +1,191 @@
+use bowline_engine::journal::{VolumeBegun, VolumeEnded};
+use bowline_store::Prefix;
+use bowline_store::backend::Memory;
+use bowline_store::file::ResourceIdentifier;
+use serde_json::{Value, json};
+
+use super::*;
+
+#[test]
+fn a_backup_that_has_its_record_keeps_its_snapshots() {
+    let run = RunUid::new("0a-1b").unwrap();
+    let record = |uid: Option<&str>| {
+        let mut record = Backup::new("b", BackupSpec::default());
+        record.metadata.uid = uid.map(str::to_owned);
+        record
+    };
+    assert_eq!(whose(None, &run), Recorded::Nothing);
+    assert_eq!(whose(Some(&record(Some("0a-1b"))), &run), Recorded::Ours);
+    assert_eq!(whose(Some(&record(Some("0a-1c"))), &run), Recorded::Other);
+    assert_eq!(whose(Some(&record(None)), &run), Recorded::Other);
+}
+
+#[test]
+fn retries_slow_down_until_a_round_leaves_nothing() {
+    let mut backoff = CleanupBackoff::default();
+    let mut pauses = |rounds: &[bool]| -> Vec<u64> {
+        rounds.iter().map(|&is_clean| backoff.after_round(is_clean).as_secs()).collect()
+    };
+    assert_eq!(pauses(&[false; 8]), [10, 20, 40, 80, 160, 320, 600, 600]);
+    assert_eq!(pauses(&[true, true, false, false]), [600, 600, 10, 20]);
+}
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).unwrap()
+}
+
+#[test]
+fn a_journal_that_stays_is_reported_once_a_day_however_often_cleanup_is_retried() {
+    let mut stay = Stay::default();
+    let reports = (0..3 * 8640 + 1).filter(|round| stay.is_report_due(at(round * 10))).count();
+    assert_eq!(reports, 4, "at the beginning and after 24, 48 and 72 hours");
+}
+
+fn intent(request: &str) -> Intent {
+    let snapshot = SnapshotIntent { request: request.into(), ..SnapshotIntent::default() };
+    Intent { snapshot: Some(snapshot), ..Intent::default() }
+}
+
+#[test]
+fn a_snapshot_in_flight_is_given_up_a_day_after_its_own_first_failure() {
+    let mut stay = Stay::default();
+    let (early, late) = (intent("early"), intent("late"));
+    for round in 0..8640 {
+        assert!(!stay.gives_up(&early, at(round * 10)), "after {round} rounds");
+    }
+    assert!(!stay.gives_up(&late, at(86_399)));
+    assert!(stay.gives_up(&early, at(86_400)));
+    assert!(!stay.gives_up(&late, at(86_400)), "it has failed for a second");
+}
+
+fn orphan(bucket: Option<&str>) -> Orphan {
+    Orphan {
+        run: RunUid::new("0a-1b").unwrap(),
+        kind: "Backup".to_owned(),
+        name: "b".to_owned(),
+        location: Some("main".to_owned()),
+        bucket: bucket.map(str::to_owned),
+        abandoned: None,
+    }
+}
+
+#[test]
+fn a_run_whose_backup_is_gone_has_its_files_where_the_journal_says() {
+    let backup = backup_or_stand_in(None, "velero", &orphan(None));
+    assert_eq!(backup.spec.storage_location, "main");
+    let mut other = Backup::default();
+    other.spec.storage_location = "other".to_owned();
+    let backup = backup_or_stand_in(Some(Box::new(other)), "velero", &orphan(None));
+    assert_eq!(backup.spec.storage_location, "other");
+}
+
+#[test]
+fn a_location_that_names_another_bucket_is_not_believed() {
+    let location = |spec: Value| -> BackupStorageLocation {
+        serde_json::from_value(json!({"metadata": {"name": "main"}, "spec": spec})).unwrap()
+    };
+    let of = |provider: &str, bucket: &str, prefix: &str, url: &str| {
+        let storage = json!({"bucket": bucket, "prefix": prefix});
+        let config = json!({"s3Url": url, "region": "x"});
+        location(json!({"provider": provider, "objectStorage": storage, "config": config}))
+    };
+    let used = bucket_identity(&of("velero.io/aws", "b", "p", "http://minio"));
+    assert_eq!(moved(Some(&used), &of("aws", "b", "/p/", "http://minio/")), None);
+    for (provider, bucket, prefix, url) in [
+        ("gcp", "b", "p", "http://minio"),
+        ("aws", "c", "p", "http://minio"),
+        ("aws", "b", "", "http://minio"),
+        ("aws", "b", "p", "http://other"),
+    ] {
+        let reason = moved(Some(&used), &of(provider, bucket, prefix, url)).unwrap();
+        assert!(reason.contains(&used), "{reason}");
+    }
+    assert_eq!(moved(None, &of("aws", "c", "", "")), None, "older servers did not write it");
+}
+
+fn store() -> BackupStore {
+    let memory = Arc::new(Memory::with_bucket("b"));
+    BackupStore::new(memory, "b", &Prefix::default())
+}
+
+fn backup(phase: BackupPhase) -> Backup {
+    let mut backup = stand_in("velero", &orphan(None));
+    backup.status.get_or_insert_default().phase = Some(phase);
+    backup
+}
+
+#[tokio::test]
+async fn an_empty_location_does_not_say_that_a_backup_has_no_record() {
+    let (store, name) = (store(), BackupName::new("b").unwrap());
+    let run = RunUid::new("0a-1b").unwrap();
+    let refused = find_record(&store, &name, &run, false).await.unwrap_err();
+    assert!(refused.contains("is empty"), "{refused}");
+    assert_eq!(find_record(&store, &name, &run, true).await, Ok(Recorded::Nothing));
+    store.put_scratch(&run, 0, "1".into()).await.unwrap();
+    assert_eq!(find_record(&store, &name, &run, false).await, Ok(Recorded::Nothing));
+    store.commit(&backup(BackupPhase::Completed)).await.unwrap();
+    assert_eq!(find_record(&store, &name, &run, false).await, Ok(Recorded::Ours));
+}
+
+#[tokio::test]
+async fn without_the_files_of_a_whole_backup_nobody_knows_its_snapshots() {
+    let run = RunUid::new("0a-1b").unwrap();
+    let name = BackupName::new("b").unwrap();
+    for phase in [BackupPhase::Completed, BackupPhase::PartiallyFailed] {
+        let (store, whole) = (store(), backup(phase));
+        let asked = || recorded(&store, &whole, &run);
+        asked().await.expect_err("the bucket has nothing");
+        store.put(&name, &vec![Snapshot::default()]).await.unwrap();
+        asked().await.expect_err("the record is missing");
+        store.commit(&whole).await.unwrap();
+        assert_eq!(asked().await.unwrap().len(), 1);
+        let other = RunUid::new("0a-1c").unwrap();
+        recorded(&store, &whole, &other).await.expect_err("the record is another backup's");
+    }
+    // Its Backup is gone, but the record says that it was whole.
+    let (store, gone) = (store(), stand_in("velero", &orphan(None)));
+    assert_eq!(recorded(&store, &gone, &run).await, Ok(Vec::new()));
+    store.commit(&backup(BackupPhase::Completed)).await.unwrap();
+    recorded(&store, &gone, &run).await.expect_err("the list is missing");
+    // One that failed may have no snapshots, and no list of them.
+    let failed = backup(BackupPhase::Failed);
+    let store = self::store();
+    store.commit(&failed).await.unwrap();
+    assert_eq!(recorded(&store, &failed, &run).await, Ok(Vec::new()));
+}
+
+#[tokio::test]
+async fn a_snapshot_is_given_up_with_its_location_and_not_for_a_bucket_that_is_away() {
+    let (run, gone) = (RunUid::new("0a-1b").unwrap(), stand_in("velero", &orphan(None)));
+    let unknown = RunBucket::Unknown("the storage location is gone".to_owned());
+    recorded_in(&unknown, &gone, &run).await.expect("each snapshot has its day").unwrap_err();
+    let away = RunBucket::Away("no answer".to_owned());
+    recorded_in(&away, &gone, &run).await.expect_err("the journal stays");
+    let same = RunBucket::Same(store());
+    assert_eq!(recorded_in(&same, &gone, &run).await, Ok(Ok(Vec::new())));
+}
+
+#[test]
+fn volumes_of_a_restore_are_left_over_unless_a_persistent_volume_uses_them() {
+    let volume = |name: &str, answer: Option<Option<&str>>| {
+        let text = str::to_owned;
+        let item = ResourceIdentifier { name: text(name), ..ResourceIdentifier::default() };
+        let begun = VolumeBegun { item, name: text(name), ..VolumeBegun::default() };
+        let ended =
+            |volume: Option<&str>| VolumeEnded { volume: volume.map(text), block: begun.block };
+        Requested { ended: answer.map(ended), begun }
+    };
+    let recovered = Recovered {
+        volumes: vec![
+            volume("pv-used", Some(Some("vol-1"))),
+            volume("pv-unused", Some(Some("vol-2"))),
+            volume("pv-refused", Some(None)),
+            volume("pv-unanswered", None),
+        ],
+        ..Recovered::default()
+    };
+    let left = unused_volumes(&recovered, &BTreeSet::from(["pv-used"]));
+    assert_eq!(left.len(), 2, "{left:?}");
+    assert!(left[0].starts_with("volume pv-unused: ") && left[0].contains("vol-2"), "{left:?}");
+    assert!(left[1].starts_with("volume pv-unanswered: "), "{left:?}");
+}
