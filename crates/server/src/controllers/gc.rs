@@ -9,10 +9,10 @@
 //! - So is one that is being restored: users may stop a restore by deleting its backup, a clock may not. The request
 //!   says who made it ([`label::REQUESTED_BY`]), so that this is looked at again right before the work begins.
 //! - Nothing expires while the clocks of this server and of the API server differ, and only so many do in an
-//!   hour (`brake.rs`): what a wrong clock deletes nobody brings back. What is held has the Event `RetentionHeld`.
+//!   hour (`deletion_limit.rs`): what a wrong clock deletes nobody brings back. What is held has the Event `RetentionHeld`.
 //! - The name of a request follows from the Backup, so that two servers cannot make two.
 
-mod brake;
+mod deletion_limit;
 mod step;
 
 use std::sync::Arc;
@@ -28,9 +28,8 @@ use kube::api::ListParams;
 use kube::runtime::reflector::Store;
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
-use tokio::time::Instant;
 
-use self::brake::Brake;
+use self::deletion_limit::DeletionLimit;
 use self::step::{Obstacle, Step, decide, hindrance, pending, user_of};
 use super::lookup::lookup;
 use super::period::Due;
@@ -58,7 +57,7 @@ pub async fn run(context: Arc<Context>) -> Result<(), Error> {
         frequency,
         all: watch.store(),
         clock: ClusterClock::new(context.client.clone()),
-        brake: Brake::new(context.options.garbage_collection_limit),
+        limit: DeletionLimit::new(context.options.garbage_collection_limit, context.api()),
         events: context.events.clone(),
     });
     let work = move |backup: Arc<Backup>| {
@@ -83,6 +82,8 @@ enum Failure {
     Remove(#[source] kube::Error),
     #[error("cannot ask for its deletion")]
     Create(#[source] kube::Error),
+    #[error("cannot count the deletions of the last hour")]
+    Limit(#[from] deletion_limit::Error),
 }
 
 struct Controller {
@@ -94,7 +95,7 @@ struct Controller {
     /// All Backups, as far as the watch knows.
     all: Store<Backup>,
     clock: ClusterClock,
-    brake: Brake,
+    limit: DeletionLimit,
     events: Events,
 }
 
@@ -136,12 +137,12 @@ impl Controller {
     }
 
     /// Says why a Backup must not be deleted for now though its time is over: when to look again.
-    async fn hold(&self, backup: &Backup) -> Option<Duration> {
+    async fn hold(&self, backup: &Backup) -> Result<Option<Duration>, Failure> {
         let pause = match self.clock.compare().await {
             // One that does not say what time it is, behind a proxy, stops nothing by that.
             Clocks::Agree | Clocks::Unknown => {
-                match self.brake.take(self.all.len(), Instant::now()) {
-                    Ok(()) => return None,
+                match self.limit.admit(self.all.len(), Timestamp::now()).await? {
+                    Ok(()) => return Ok(None),
                     Err(rest) => {
                         tracing::warn!(
                             "backup is expired but not deleted yet: --garbage-collection-limit allows no \
@@ -160,7 +161,7 @@ impl Controller {
             }
         };
         self.events.tell(backup, Milestone::RetentionHeld).await;
-        Some(pause.clamp(UNAVAILABLE.min(self.frequency), self.frequency))
+        Ok(Some(pause.clamp(UNAVAILABLE.min(self.frequency), self.frequency)))
     }
 
     /// Asks for the deletion, if nobody has, and not too often.
@@ -175,7 +176,7 @@ impl Controller {
             Due::In(rest) => return Ok(Next::Again(rest.min(self.frequency))),
             Due::Now => {}
         }
-        if let Some(pause) = self.hold(backup).await {
+        if let Some(pause) = self.hold(backup).await? {
             return Ok(Next::Again(pause));
         }
         let request_name = format!("{name}-{}", uid.get(..8).unwrap_or(&uid));

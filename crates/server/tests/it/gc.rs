@@ -9,6 +9,7 @@ use bowline_api::{
 };
 use bowline_server::Options;
 use bowline_store::BackupName;
+use k8s_openapi::api::core::v1::{ConfigMap, Event};
 use kube::ResourceExt as _;
 use kube::api::ListParams;
 use serde_json::{Value, json};
@@ -115,6 +116,51 @@ async fn a_deletion_that_fails_is_asked_for_again_and_by_one_request_at_a_time()
         tokio::time::sleep(Duration::from_millis(25)).await;
     }
     assert!(world.api::<Backup>().get_opt("b").await.unwrap().is_some());
+}
+
+/// Waits until the cluster has the Event `RetentionHeld` of a Backup.
+async fn until_held(world: &World, backup: &str) {
+    let deadline = Instant::now() + LIMIT;
+    let fields = format!("involvedObject.name={backup},reason=RetentionHeld");
+    let held = ListParams::default().fields(&fields);
+    while world.api::<Event>().list(&held).await.unwrap().items.is_empty() {
+        assert!(Instant::now() < deadline, "{backup} has no Event RetentionHeld");
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
+}
+
+#[tokio::test]
+async fn the_limit_on_deletions_outlives_the_server() {
+    let mut world = World::idle("gc-limit").await;
+    let options = || {
+        let mut options = world.options();
+        often(&mut options);
+        Options { garbage_collection_limit: 1, ..options }
+    };
+    let (first, second) = (options(), options());
+    world.create::<Backup>(expired("first", "nowhere", "FailedValidation")).await;
+    world.run(first);
+    world.until_gone::<Backup>("first").await;
+    world.create::<Backup>(expired("second", "nowhere", "FailedValidation")).await;
+    until_held(&world, "second").await;
+    world.end().await.unwrap();
+
+    world.run(second);
+    world.create::<Backup>(expired("third", "nowhere", "FailedValidation")).await;
+    until_held(&world, "third").await;
+    for kept in ["second", "third"] {
+        assert!(world.api::<Backup>().get_opt(kept).await.unwrap().is_some(), "{kept} is gone");
+    }
+    let count = world.api::<ConfigMap>().get("bowline-retention").await.unwrap();
+    assert!(count.data.unwrap()["deletions"].ends_with(" 1\n"));
+    // Deleting the count is the way out for those who want all of them gone.
+    world.delete::<ConfigMap>("bowline-retention").await;
+    let gone = |name: &'static str| world.until_gone::<Backup>(name);
+    let one_of_both = tokio::select! {
+        () = gone("second") => "second",
+        () = gone("third") => "third",
+    };
+    assert!(["second", "third"].contains(&one_of_both));
 }
 
 #[tokio::test]

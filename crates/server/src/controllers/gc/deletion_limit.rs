@@ -1,0 +1,170 @@
+//! Limits how many expired backups are deleted within an hour.
+//!
+//! Backups expire about as often as they are made. If suddenly many do, a clock may be wrong, or the backups were planted.
+//! The limit gives operators time to notice.
+//!
+//! The count is kept in the ConfigMap [`NAME`], so that it survives a restart of the server and is shared with the server
+//! that becomes active next. Deleting the ConfigMap starts a new count.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Api;
+use serde_json::json;
+use tokio::sync::Mutex;
+
+use crate::patch;
+
+/// The ConfigMap with the count, in the namespace of the server.
+const NAME: &str = "bowline-retention";
+/// Its key. The value has one line for each minute: when, and how many deletions were requested.
+const KEY: &str = "deletions";
+/// The limit applies to any span of this length.
+const WINDOW: SignedDuration = SignedDuration::from_hours(1);
+const MINUTE: i64 = 60;
+
+/// Why the count cannot be read or written. Without it nothing is deleted.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Error {
+    #[error("cannot read ConfigMap {NAME}")]
+    Read(#[source] kube::Error),
+    #[error("cannot write ConfigMap {NAME}")]
+    Write(#[source] kube::Error),
+    #[error(
+        "ConfigMap {NAME}: `{line}` is not a time and a number; delete the ConfigMap to start a new count"
+    )]
+    Unreadable { line: String },
+}
+
+/// How many deletions were requested, by minute.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Deletions(BTreeMap<Timestamp, usize>);
+
+impl Deletions {
+    fn parse(text: &str) -> Result<Self, Error> {
+        let parse_line = |line: &str| {
+            let (at, count) = line.split_once(' ')?;
+            Some((at.parse::<Timestamp>().ok()?, count.parse::<usize>().ok()?))
+        };
+        let lines = text.lines().filter(|line| !line.is_empty()).map(|line| {
+            parse_line(line)
+                .ok_or_else(|| Error::Unreadable { line: line.chars().take(80).collect() })
+        });
+        lines.collect::<Result<_, _>>().map(Self)
+    }
+
+    fn to_text(&self) -> String {
+        self.0.iter().map(|(at, count)| format!("{at} {count}\n")).collect()
+    }
+
+    /// Counts one more deletion, or returns how long to wait for it.
+    fn admit(mut self, limit: usize, now: Timestamp) -> Result<Self, Duration> {
+        // Times in the future were written by a clock that was ahead; they cannot hold up deletions for longer than a window.
+        self.0.retain(|at, _| now.duration_since(*at).abs() < WINDOW);
+        let total = self.0.values().fold(0_usize, |sum, count| sum.saturating_add(*count));
+        if total >= limit {
+            let oldest = self.0.keys().next().copied().unwrap_or(now).min(now);
+            let wait = WINDOW.saturating_sub(now.duration_since(oldest));
+            return Err(wait.unsigned_abs());
+        }
+        let second = now.as_second() - now.as_second().rem_euclid(MINUTE);
+        *self.0.entry(Timestamp::from_second(second).unwrap_or(now)).or_default() += 1;
+        Ok(self)
+    }
+}
+
+/// The limit on deletions by retention.
+pub(super) struct DeletionLimit {
+    /// Deletions per window; none is unlimited.
+    limit: Option<usize>,
+    config_maps: Api<ConfigMap>,
+    /// Held while the count is read and written.
+    one_at_a_time: Mutex<()>,
+}
+
+impl DeletionLimit {
+    /// Zero is unlimited.
+    pub(super) fn new(limit: usize, config_maps: Api<ConfigMap>) -> Self {
+        Self { limit: (limit > 0).then_some(limit), config_maps, one_at_a_time: Mutex::default() }
+    }
+
+    /// Counts one deletion that is about to be requested, or returns how long to wait for it. `backups` is the number of
+    /// Backups in the cluster: a tenth of them may be deleted if that is more than the limit.
+    pub(super) async fn admit(
+        &self,
+        backups: usize,
+        now: Timestamp,
+    ) -> Result<Result<(), Duration>, Error> {
+        let Some(limit) = self.limit else { return Ok(Ok(())) };
+        let _one = self.one_at_a_time.lock().await;
+        let stored = self.config_maps.get_opt(NAME).await.map_err(Error::Read)?;
+        let text = stored.as_ref().and_then(|stored| stored.data.as_ref()?.get(KEY));
+        let deletions = Deletions::parse(text.map_or("", String::as_str))?;
+        let data = match deletions.admit(limit.max(backups / 10), now) {
+            Ok(deletions) => BTreeMap::from([(KEY.to_owned(), deletions.to_text())]),
+            Err(wait) => return Ok(Err(wait)),
+        };
+        match stored {
+            None => {
+                let metadata = ObjectMeta { name: Some(NAME.to_owned()), ..ObjectMeta::default() };
+                let config_map = ConfigMap { metadata, data: Some(data), ..ConfigMap::default() };
+                self.config_maps.create(&patch::post_params(), &config_map).await
+            }
+            Some(stored) => {
+                let version = stored.metadata.resource_version.as_deref();
+                patch::patch(&self.config_maps, NAME, version, json!({ "data": data })).await
+            }
+        }
+        .map_err(Error::Write)?;
+        Ok(Ok(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str) -> Timestamp {
+        text.parse().unwrap()
+    }
+
+    fn deletions(text: &str) -> Deletions {
+        Deletions::parse(text).unwrap()
+    }
+
+    #[test]
+    fn a_window_admits_as_many_deletions_as_the_limit() {
+        let mut counted = Deletions::default();
+        for _ in 0..3 {
+            counted = counted.admit(3, at("2026-01-01T00:00:10Z")).unwrap();
+        }
+        assert_eq!(counted.to_text(), "2026-01-01T00:00:00Z 3\n");
+        let later = counted.clone().admit(3, at("2026-01-01T00:10:00Z"));
+        assert_eq!(later, Err(Duration::from_mins(50)));
+        let next = counted.admit(3, at("2026-01-01T01:00:00Z")).unwrap();
+        assert_eq!(next.to_text(), "2026-01-01T01:00:00Z 1\n");
+    }
+
+    #[test]
+    fn times_in_the_future_hold_up_deletions_for_at_most_a_window() {
+        let ahead = deletions("2026-01-01T00:30:00Z 3\n");
+        let wait = ahead.admit(3, at("2026-01-01T00:00:00Z")).unwrap_err();
+        assert_eq!(wait, Duration::from_hours(1));
+        let far_ahead = deletions("2030-01-01T00:00:00Z 3\n");
+        assert!(far_ahead.admit(3, at("2026-01-01T00:00:00Z")).is_ok());
+    }
+
+    #[test]
+    fn an_unreadable_count_is_refused_with_the_line() {
+        for text in ["x", "2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z -1", "today 3"] {
+            let Err(Error::Unreadable { line }) = Deletions::parse(text) else {
+                panic!("{text} was read");
+            };
+            assert_eq!(line, text);
+        }
+        assert_eq!(deletions(""), Deletions::default());
+    }
+}
