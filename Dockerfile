@@ -7,7 +7,8 @@ FROM rust:1.95-alpine AS build
 RUN apk add --no-cache build-base ca-certificates linux-headers
 WORKDIR /src
 COPY . .
-RUN cargo build --release --locked --bin bowline \
+# Without the demo, which brings a test bed.
+RUN cargo build --release --locked --no-default-features --bin bowline \
  && mkdir -p /out/plugins /out/scratch /out/tmp \
  && cp target/release/bowline /out/bowline
 

@@ -6,6 +6,7 @@ mod bug;
 mod client;
 mod completion;
 mod debug;
+#[cfg(feature = "demo")]
 mod demo;
 mod install;
 mod man;
@@ -41,6 +42,7 @@ pub(crate) enum Command {
     Install(Box<install::Args>),
     Uninstall(uninstall::Args),
     Migrate(migrate::Args),
+    #[cfg(feature = "demo")]
     Demo(demo::Args),
     Plugin(plugin::Args),
     Server(Box<server::Args>),
@@ -71,6 +73,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Install(command) => install::run(*command).await,
         Command::Uninstall(command) => uninstall::run(command).await,
         Command::Migrate(command) => migrate::run(command).await,
+        #[cfg(feature = "demo")]
         Command::Demo(command) => demo::run(command).await,
         Command::Plugin(command) => plugin::run(command).await,
         Command::Server(command) => server::run(*command).await,

@@ -97,6 +97,29 @@ fn versions_are_written_in_one_place() {
     assert!(wrong.is_empty(), "write `workspace = true`: {wrong:?}");
 }
 
+#[test]
+fn release_binary_contains_no_test_bed() {
+    let tree = |features: &[&str]| {
+        let output = Command::new(env!("CARGO"))
+            .args(["tree", "--package=bowline-cli", "--edges=normal", "--prefix=none", "--offline"])
+            .args(features)
+            .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")))
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let has_test_bed = |tree: &str| tree.lines().any(|line| line.starts_with("bowline-testbed "));
+    assert!(has_test_bed(&tree(&[])), "`cargo run -- demo` needs it");
+    assert!(!has_test_bed(&tree(&["--no-default-features"])));
+    // What ships is built that way.
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let image = std::fs::read_to_string(root.join("Dockerfile")).unwrap();
+    let builds: Vec<_> = image.lines().filter(|line| line.contains("cargo build")).collect();
+    assert!(!builds.is_empty());
+    assert!(builds.iter().all(|line| line.contains("--no-default-features")), "{builds:?}");
+}
+
 fn metadata() -> Value {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--format-version=1", "--no-deps", "--offline"])
