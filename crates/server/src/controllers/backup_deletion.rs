@@ -12,8 +12,8 @@
 //!
 //! A request that retention (`gc.rs`) made is not fulfilled while the backup is being restored, which is looked at once
 //! more right before step 1, and after it: from then on no restore begins. What another backup names is kept
-//! (`possession_index.rs`). A deletion in which the server has ended several times is given up: something in the bucket may end it. What the API
-//! server answers does not count.
+//! (`possession_index.rs`). A deletion in which the server has ended several times is given up: something in
+//! the bucket may end it. What the API server answers does not count.
 //!
 //! What fails stays in the request, which is `Processed` then and is removed after a day, as in Velero.
 //! A new request tries all of it again. So does a server that finds a request `InProgress` when it starts.

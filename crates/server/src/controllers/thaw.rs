@@ -255,8 +255,8 @@ fn judge(outcome: &ThawOutcome) -> Pass {
     Pass::Left(error.unwrap_or_else(|| "their post-hooks did not reach them".to_owned()))
 }
 
-/// The hooks of a backup: those of its Backup, or those that were kept if that is gone. That none were kept does not mean that
-/// there were none.
+/// The hooks of a backup: those of its Backup, or those that were kept if that is gone. That none were kept
+/// does not mean that there were none.
 async fn hooks_of(context: &Context, orphan: &Orphan) -> Result<BackupHooks, String> {
     let found = context.api::<Backup>().get_opt(&orphan.name).await;
     let found = found.map_err(|error| one_line(&error))?;
