@@ -20,7 +20,7 @@ use bowline_store::{BackupName, BackupStore, RestoreName};
 use bowline_testbed::apply::apply;
 use futures::stream;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim};
-use kube::api::ListParams;
+use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -443,7 +443,7 @@ async fn volumes_of_a_restore_that_was_deleted_are_not_forgotten_until_something
     journal.append(&Record::VolumeBegun(begun)).await.unwrap();
     let ended = VolumeEnded { block: 0, volume: Some("vol-1".to_owned()) };
     journal.append(&Record::VolumeEnded(ended)).await.unwrap();
-    world.api::<Restore>().delete("r", &Default::default()).await.unwrap();
+    world.api::<Restore>().delete("r", &DeleteParams::default()).await.unwrap();
     world.run(world.options());
     world.until_gone::<Restore>("r").await;
     world.end().await.unwrap();
@@ -467,7 +467,7 @@ async fn volumes_of_a_restore_that_was_deleted_are_not_forgotten_until_something
     });
     let volumes: Api<PersistentVolume> = Api::all(world.client.clone());
     let used = serde_json::from_value(used).unwrap();
-    volumes.create(&Default::default(), &used).await.unwrap();
+    volumes.create(&PostParams::default(), &used).await.unwrap();
     world.run(world.options());
     let deadline = Instant::now() + LIMIT;
     while !pages.list(&params).await.unwrap().items.is_empty() {
